@@ -1,0 +1,38 @@
+"""The gate protocol. Gates run in order; the first failure gives reward 0 and stops.
+
+Gates 1 and 2 are pure functions over a trajectory prefix: the rollout loop may end a rollout with them as soon as
+they fail, and the judge stage runs them again, with authority, over the whole record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from environments.suites.base import Suite
+from environments.types import GateResult, TaskSpec, Turn
+
+GateMode = Literal["enforce", "observe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """What gates 1 and 2 may see: the task, the turns so far, and the final payload if one was handed in.
+
+    `finished` is False while the rollout still runs: a payload that is missing is then no failure.
+    """
+
+    task: TaskSpec
+    turns: tuple[Turn, ...]
+    final_payload: str | None
+    finished: bool
+
+
+class PrefixGate(Protocol):
+    """A pure gate: format or invariance."""
+
+    name: str
+
+    def check(self, prefix: Prefix, suite: Suite) -> GateResult:
+        """'passed' or 'failed' with the reason and the turn; never raises on any text."""
+        ...

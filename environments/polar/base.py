@@ -1,0 +1,41 @@
+"""What the rollout loop needs of the recorder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from environments.harnesses.base import Endpoint
+from environments.types import CallRecord, Chain, Turn
+from infra.engines.base import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionBudget:
+    """What one rollout may ask of the model; past it, calls are refused in the wire's own error shape."""
+
+    max_calls: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """All that was recorded of one rollout. `broken` names calls that were lost: such a rollout does not train."""
+
+    calls: tuple[CallRecord, ...]
+    chains: tuple[Chain, ...]
+    turns: tuple[Turn, ...]
+    broken: tuple[str, ...]
+    budget_hit: bool
+
+
+class Recorder(Protocol):
+    """Records every token between harness and engine."""
+
+    def open(self, rollout_id: str, *, sampling: Sampling, budget: SessionBudget) -> Endpoint:
+        """A URL and key of its own for this rollout. `sampling` overrides what the harness asks for."""
+        ...
+
+    async def close(self, rollout_id: str) -> Recording:
+        """End the session (running calls are aborted), make its log durable, and stitch calls into chains."""
+        ...
