@@ -1,0 +1,44 @@
+# Two commands: `make run` shows an agent learn, `make test` proves the house stands. Each sets up all it needs.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := infra/locks/py311.txt
+TORCH := torch==2.13.0
+ARGS ?=
+
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export HF_HUB_OFFLINE := 1
+
+.PHONY: run test check test-slow test-harnesses lock clean
+
+run: $(VENV)/.ready
+	$(BIN)/longbreath finetune --preset tiny $(ARGS)
+
+test: $(VENV)/.ready
+	$(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-slow: $(VENV)/.ready
+	$(BIN)/pytest -m slow $(ARGS)
+
+# torch first and with pip, which finds a CPU wheel where one is provided; the rest with uv, from the lock.
+$(VENV)/.ready: pyproject.toml $(LOCK)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check uv "$(TORCH)"
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -r $(LOCK)
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	touch $@
+
+lock:
+	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --override infra/locks/overrides.txt \
+		--python-version 3.11 --custom-compile-command "make lock" -o $(LOCK)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
