@@ -244,7 +244,7 @@ class Trajectory:
     `status` is how it ended and is never reward: 'completed' (the agent said it is done), 'budget_exhausted',
     'agent_fault' (it broke its box or did what is forbidden), 'infra_fault' (ours: no reward, no evidence).
     `fault` says what broke, empty when nothing did. `final_payload` is the text the agent handed in as its final
-    answer, None if it never did. `final_state_uri` names the files it left, for grading in a fresh box.
+    answer, None if it never did; `final_thought` is its reasoning beside it. `final_state_uri` names the files it left, for grading in a fresh box.
 
     Worked example, a refill: index 3 of a group meets a dead engine -> attempt 0 has status 'infra_fault' and is
     excluded; the loop runs (index 3, attempt 1) and that one becomes the member.
@@ -263,6 +263,7 @@ class Trajectory:
     usage: Usage
     policy_versions: tuple[int, int]
     final_state_uri: str
+    final_thought: str = ""
 
     def __post_init__(self) -> None:
         _need(

@@ -26,6 +26,7 @@ class Prefix:
     turns: tuple[Turn, ...]
     final_payload: str | None
     finished: bool
+    final_thought: str = ""
 
 
 class PrefixGate(Protocol):

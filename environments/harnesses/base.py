@@ -33,6 +33,7 @@ class HarnessOutcome:
     fault: str
     turns: tuple[Turn, ...]
     final_payload: str | None
+    final_thought: str = ""
 
 
 class Harness(Protocol):

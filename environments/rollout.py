@@ -1,0 +1,175 @@
+"""The one rollout loop: task + harness + sandbox + recorder -> Trajectory; and groups of them, with refills."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from environments.faults import classify
+from environments.harnesses.base import Harness, HarnessOutcome
+from environments.polar.base import Recorder, Recording, SessionBudget
+from environments.sandboxes.base import Sandbox, SandboxProvider
+from environments.suites.base import Suite
+from environments.types import Exclusion, Group, TaskSpec, Trajectory, Usage
+from infra.engines.base import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRequest:
+    """One rollout to do. Its id is a pure function of what it is, so a resumed run asks for the same one."""
+
+    group_id: str
+    task: TaskSpec
+    index: int
+    attempt: int = 0
+
+    @property
+    def rollout_id(self) -> str:
+        """'GROUP-INDEX' and, for a refill, '-ATTEMPT'."""
+        return f"{self.group_id}-{self.index}" + (f"-{self.attempt}" if self.attempt else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """One selection of a task: `size` rollouts of it."""
+
+    group_id: str
+    task: TaskSpec
+    size: int
+
+
+class TrajectoryLog(Protocol):
+    """Remembers finished rollouts, so that a killed run does none of them twice."""
+
+    def find(self, rollout_id: str) -> Trajectory | None:
+        """The finished trajectory, None when there is none."""
+        ...
+
+    def add(self, trajectory: Trajectory, final_state: bytes | None) -> None:
+        """Make it durable before returning. `final_state` is None when the box was lost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRoom:
+    """All that rollouts share. `max_refills` bounds the attempts per index after infra faults."""
+
+    suite: Suite
+    harness: Harness
+    boxes: SandboxProvider
+    recorder: Recorder
+    log: TrajectoryLog
+    sampling: Sampling
+    concurrency: int = 32
+    max_refills: int = 2
+
+
+async def roll_out(request: RolloutRequest, room: RolloutRoom) -> Trajectory:
+    """One rollout. What the agent does becomes its record; what breaks on our side becomes an infra fault."""
+    done = room.log.find(request.rollout_id)
+    if done is not None:
+        return done
+    started = time.monotonic()
+    outcome, state, recording = await _run(request, room)
+    trajectory = _trajectory(request, outcome, recording, wall_s=time.monotonic() - started)
+    room.log.add(trajectory, state)
+    return trajectory
+
+
+async def _run(request: RolloutRequest, room: RolloutRoom) -> tuple[HarnessOutcome, bytes | None, Recording]:
+    task, suite = request.task, room.suite
+    # One call more than turns: the final answer is a call and no turn.
+    budget = SessionBudget(max_calls=task.limits.max_turns + 1, max_tokens=task.limits.max_tokens)
+    endpoint = room.recorder.open(request.rollout_id, sampling=room.sampling, budget=budget)
+    sandbox: Sandbox | None = None
+    state: bytes | None = None
+    try:
+        sandbox = await room.boxes.start(suite.box(task))
+        await sandbox.import_state(suite.initial_state(task))
+        async with asyncio.timeout(task.limits.wall_time_s):
+            outcome = await room.harness.run(task, suite=suite, sandbox=sandbox, endpoint=endpoint)
+        state = await sandbox.export_state()
+    except Exception as error:  # noqa: BLE001 - the boundary: every error is classified once, here
+        fault = classify(error)
+        outcome = HarnessOutcome(status=fault.status, fault=fault.text, turns=(), final_payload=None)
+    finally:
+        recording = await room.recorder.close(request.rollout_id)
+        if sandbox is not None:
+            await sandbox.stop()
+    return outcome, state, recording
+
+
+def _trajectory(
+    request: RolloutRequest, outcome: HarnessOutcome, recording: Recording, *, wall_s: float
+) -> Trajectory:
+    if recording.broken and outcome.status != "infra_fault":
+        text = f"lost calls: {', '.join(recording.broken)}"
+        outcome = HarnessOutcome(status="infra_fault", fault=text, turns=outcome.turns, final_payload=None)
+    turns = outcome.turns or recording.turns
+    versions = [s.policy_version for c in recording.chains for s in c.segments if s.trainable]
+    usage = Usage(
+        turns=len(turns),
+        calls=len(recording.calls),
+        prompt_tokens=sum(len(c.prompt_tail_ids) for c in recording.calls),
+        completion_tokens=sum(len(c.completion_ids) for c in recording.calls),
+        wall_s=wall_s,
+        sandbox_s=sum(t.duration_s for t in turns),
+    )
+    return Trajectory(
+        rollout_id=request.rollout_id,
+        group_id=request.group_id,
+        index=request.index,
+        attempt=request.attempt,
+        task_id=request.task.task_id,
+        status=outcome.status,
+        fault=outcome.fault,
+        chains=recording.chains,
+        turns=turns,
+        final_payload=outcome.final_payload,
+        final_thought=outcome.final_thought,
+        usage=usage,
+        policy_versions=(min(versions, default=0), max(versions, default=0)),
+        final_state_uri=f"states/{request.rollout_id}.tar",
+    )
+
+
+async def _fill(request: GroupRequest, index: int, room: RolloutRoom) -> tuple[Trajectory | None, list[Exclusion]]:
+    """One member of a group: an infra fault is tried again, up to `max_refills` times."""
+    excluded: list[Exclusion] = []
+    for attempt in range(room.max_refills + 1):
+        rollout = RolloutRequest(group_id=request.group_id, task=request.task, index=index, attempt=attempt)
+        trajectory = await roll_out(rollout, room)
+        if trajectory.status != "infra_fault":
+            return trajectory, excluded
+        excluded.append(Exclusion(rollout_id=trajectory.rollout_id, reason=trajectory.fault))
+    return None, excluded
+
+
+async def roll_out_groups(
+    requests: Sequence[GroupRequest], room: RolloutRoom, *, on_done: Callable[[Trajectory], None] | None = None
+) -> tuple[Group, ...]:
+    """All groups, `room.concurrency` rollouts at a time, in the order of `requests` whatever order they end in."""
+    slots = asyncio.Semaphore(room.concurrency)
+
+    async def member(request: GroupRequest, index: int) -> tuple[Trajectory | None, list[Exclusion]]:
+        async with slots:
+            trajectory, excluded = await _fill(request, index, room)
+        if trajectory is not None and on_done is not None:
+            on_done(trajectory)
+        return trajectory, excluded
+
+    async def group(request: GroupRequest) -> Group:
+        members = await asyncio.gather(*(member(request, i) for i in range(request.size)))
+        return Group(
+            group_id=request.group_id,
+            task_id=request.task.task_id,
+            task_digest=request.task.digest,
+            requested_size=request.size,
+            members=tuple(t for t, _ in members if t is not None),
+            excluded=tuple(e for _, es in members for e in es),
+        )
+
+    return tuple(await asyncio.gather(*(group(r) for r in requests)))
