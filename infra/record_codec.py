@@ -374,7 +374,7 @@ def codec_of(annotation: Any, where: str) -> Codec:
         return _union_codec(args, where)
     if origin is np.ndarray and np.dtype(get_args(args[1])[0]).kind in "biuf":
         return ArrayCodec(where, np.dtype(get_args(args[1])[0]))
-    if dataclasses.is_dataclass(annotation):
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return record_codec(annotation, where)
     raise RecordFormatError(
         f"{where}: {annotation} has no record form; use str, int, float, bool, Literal strings, tuples, X | None, "
