@@ -1,0 +1,240 @@
+"""The default: keep a fading Beta posterior per task, train where the expected gradient signal is highest.
+
+Training rollouts are the evidence, so nothing is probed twice; a small stratified share of small groups looks at
+what has not been seen for long. A task retires when it is probably solved (P(p >= .75) high) and comes back when
+it probably no longer is; retired tasks are looked at again on a schedule; tasks that always fail keep a small
+share of larger groups. Draws are Thompson draws: what is uncertain gets tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from environments.types import TaskPool
+from training.curriculum import ledger, pool
+from training.curriculum.base import Evidence, Selection, need
+from training.curriculum.beliefs import Beliefs, KinPrior, with_kin
+from training.curriculum.decide import Pick, check_request, decisions_of, generator, tally_of
+from training.curriculum.ledger import Aging, Columns, Ints, State
+from training.curriculum.signal import (
+    AdvantageMode,
+    interval_90,
+    mass_per_rollout,
+    mixed_predictive,
+    probability_at_least,
+)
+
+WORDS = ("new", "hard", "band", "easy", "retired")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """Settings of the default strategy.
+
+    `advantage` is the estimator the trainer uses: it decides what signal means. `discount` fades evidence per
+    policy version. A task retires at P(p >= `solved`) > `retire_when`, returns at < `readmit_when` (hysteresis);
+    while retired its score counts `retired_weight`, and it is looked at again every `recheck_every` versions.
+    `probe_share` of the rollouts go to groups of `probe_size` on what was not seen for longest, kin by kin, and
+    `hard_share` to groups of `large_group` on tasks whose last two visits failed throughout.
+    """
+
+    group_size: int = 8
+    large_group: int = 16
+    probe_size: int = 4
+    advantage: AdvantageMode = "std"
+    discount: float = 0.95
+    max_age: int = 16
+    solved: float = 0.75
+    too_hard: float = 0.20
+    retire_when: float = 0.90
+    readmit_when: float = 0.50
+    retired_weight: float = 0.5
+    recheck_every: int = 20
+    probe_share: float = 0.05
+    hard_share: float = 0.03
+    prior: KinPrior = field(default_factory=KinPrior)
+    name: str = "posterior"
+    max_refills: int = 0
+
+    def __post_init__(self) -> None:
+        need(self.group_size >= 2, f"group_size is {self.group_size}; want at least 2")
+        need(2 <= self.probe_size <= self.group_size, f"probe_size is {self.probe_size}; want 2..{self.group_size}")
+        need(self.large_group >= self.group_size, f"large_group {self.large_group} is under {self.group_size}")
+        need(
+            0 < self.readmit_when < self.retire_when < 1,
+            f"readmit_when {self.readmit_when} and retire_when {self.retire_when}: want 0 < readmit < retire < 1; "
+            "the gap between them is the hysteresis",
+        )
+        need(0 < self.too_hard < self.solved < 1, f"band {self.too_hard}..{self.solved}: want 0 < low < high < 1")
+        shares = self.probe_share + self.hard_share
+        need(
+            self.probe_share >= 0 and self.hard_share >= 0 and shares <= 0.5,
+            f"probe_share + hard_share is {shares}; want each >= 0 and at most half in all",
+        )
+        need(0 <= self.retired_weight <= 1, f"retired_weight is {self.retired_weight}; want [0, 1]")
+
+    @property
+    def aging(self) -> Aging:
+        """How evidence fades."""
+        return Aging(discount=self.discount, max_age=self.max_age)
+
+    def start(self, tasks: TaskPool) -> State:
+        """The state before any evidence."""
+        return pool.start(tasks)
+
+    def beliefs(self, state: State, policy_version: int) -> Beliefs:
+        """What is believed of every task at a policy version."""
+        return with_kin(state, self.aging, self.prior, policy_version)
+
+    def fold(self, state: State, evidence: Sequence[Evidence]) -> State:
+        """Add evidence, then retire and re-admit among the tasks it touched."""
+        after, rows = ledger.fold(state, evidence, self.aging)
+        if len(rows) == 0:
+            return after
+        beliefs = self.beliefs(after, after.version)
+        solved = probability_at_least(beliefs.alpha_N[rows], beliefs.beta_N[rows], self.solved)
+        before = after.columns.retired[rows]
+        retired = np.where(before == 1, solved >= self.readmit_when, solved > self.retire_when).astype(np.int64)
+        columns = after.columns.copies()
+        columns["retired"][rows] = retired
+        columns["changed_at"][rows] = np.where(retired != before, after.version, columns["changed_at"][rows])
+        return dataclasses.replace(after, columns=Columns(**columns))
+
+    def probes(self, state: State, *, policy_version: int, seed: int) -> Selection:
+        """Nothing: probes are part of `select`, train like any group, and are counted in its rollouts."""
+        check_request(1, policy_version, state)
+        return Selection(strategy=self.name, policy_version=policy_version, seed=seed, decisions=())
+
+    def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
+        """Work worth at most `n * group_size` rollouts: re-checks and probes, hard tasks, then the best draws."""
+        check_request(n, policy_version, state)
+        rng = generator(seed, policy_version, 0)
+        beliefs = self.beliefs(state, policy_version)
+        budget = n * self.group_size
+        picks = self._looks(state, policy_version, budget, rng)
+        picks += self._hard(state, budget, {p.row for p in picks}, rng)
+        left = budget - sum(p.group_size for p in picks)
+        picks += self._best(state, beliefs, left, {p.row for p in picks}, rng)
+        return Selection(
+            strategy=self.name,
+            policy_version=policy_version,
+            seed=seed,
+            decisions=decisions_of(state, beliefs, picks, self.advantage),
+            tally=tally_of(WORDS, self.words(state, beliefs)),
+        )
+
+    def words(self, state: State, beliefs: Beliefs) -> Ints:
+        """Each task's state as an index into WORDS. [N]"""
+        mean = beliefs.mean_N
+        code = 1 + (mean >= self.too_hard).astype(np.int64) + (mean >= self.solved)
+        code = np.where(state.columns.visits == 0, 0, code)
+        return np.where(state.columns.retired == 1, 4, code)
+
+    def _looks(self, state: State, policy_version: int, budget: int, rng: np.random.Generator) -> list[Pick]:
+        """Small groups: first retired tasks that are due, then, kin by kin, what was not seen for longest."""
+        n = int(self.probe_share * budget / self.probe_size + rng.random())
+        age = policy_version - state.columns.last_version
+        retired = state.columns.retired == 1
+        due = np.flatnonzero(retired & (age >= self.recheck_every))
+        due = due[np.argsort(-age[due], kind="stable")][:n]
+        picks = [
+            self._look(int(r), "retired", f"retired, not looked at for {age[r]} versions (every {self.recheck_every})")
+            for r in due
+        ]
+        for r in _longest_unseen(state, np.flatnonzero(~retired), age, n - len(due), rng):
+            seen = state.columns.last_version[r]
+            why = "never seen" if seen < 0 else f"last seen at version {seen}"
+            kin = state.tasks.kin_names[state.tasks.kin_N[r]]
+            picks.append(self._look(int(r), "probe", f"probe of kin {kin}: {why}"))
+        return picks
+
+    def _look(self, row: int, word: str, why: str) -> Pick:
+        return Pick(row=row, group_size=self.probe_size, state=word, why=why, kind="probe")
+
+    def _hard(self, state: State, budget: int, taken: set[int], rng: np.random.Generator) -> list[Pick]:
+        n = int(self.hard_share * budget / self.large_group + rng.random())
+        c = state.columns
+        stuck = np.flatnonzero((c.batch_passes == 0) & (c.streak >= 2))
+        rows = [int(r) for r in rng.permutation(stuck) if int(r) not in taken][:n]
+        return [
+            Pick(
+                row=r,
+                group_size=self.large_group,
+                state="hard",
+                why=f"{c.streak[r]} visits failed throughout; kept alive with a larger group",
+            )
+            for r in rows
+        ]
+
+    def _best(
+        self, state: State, beliefs: Beliefs, budget: int, taken: set[int], rng: np.random.Generator
+    ) -> list[Pick]:
+        """Rows by the signal at one Thompson draw of every pass rate, until the budget is spent."""
+        drawn = rng.beta(beliefs.alpha_N, beliefs.beta_N)
+        score = mass_per_rollout(drawn, self.group_size, self.advantage)
+        score = score * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
+        score[list(taken)] = -1.0
+        groups = budget // self.group_size
+        order = _top(score, groups)
+        code = self.words(state, beliefs)
+        return [
+            Pick(
+                row=int(r),
+                group_size=self.group_size,
+                state=WORDS[code[r]],
+                why=f"signal {score[r]:.3f} at a draw of {drawn[r]:.2f}, among the best {groups} of {len(score)}",
+            )
+            for r in order
+        ]
+
+    def explain(self, state: State, task_id: str, *, policy_version: int) -> tuple[str, ...]:
+        """Posterior, evidence, mark, and where the task stands among the others."""
+        row = state.tasks.row(task_id)
+        c, beliefs = state.columns, self.beliefs(state, policy_version)
+        a, b = beliefs.alpha_N[row : row + 1], beliefs.beta_N[row : row + 1]
+        low, high = interval_90(a, b)
+        kin = state.tasks.kin_N[row]
+        expected = mixed_predictive(beliefs.alpha_N, beliefs.beta_N, self.group_size)
+        rank = int((expected > expected[row]).sum()) + 1
+        word = WORDS[self.words(state, beliefs)[row]]
+        since = f" since version {c.changed_at[row]}" if word == "retired" else ""
+        return (
+            f"{task_id}: {word}{since}",
+            f"pass rate {a[0] / (a[0] + b[0]):.2f}, 90% interval {low[0]:.2f} to {high[0]:.2f}, "
+            f"Beta({a[0]:.2f}, {b[0]:.2f})",
+            f"evidence: {c.rollouts[row]} rollouts in {c.visits[row]} visits, {c.passed[row]} passed; "
+            f"worth {beliefs.weight_N[row]:.1f} rollouts at version {policy_version}",
+            f"newest visit: {c.batch_passes[row]} of {c.batch_size[row]} at version {c.last_version[row]}"
+            if c.visits[row]
+            else "newest visit: none",
+            f"kin {state.tasks.kin_names[kin]}: mean {beliefs.kin_mean_K[kin]:.2f}, "
+            f"worth {beliefs.strength:.1f} rollouts as a prior",
+            f"P(p >= {self.solved:.2f}) = {probability_at_least(a, b, self.solved)[0]:.2f}; "
+            f"retires above {self.retire_when:.2f}, returns below {self.readmit_when:.2f}",
+            f"P(a group of {self.group_size} carries gradient) = {expected[row]:.2f}: rank {rank} of {len(expected)}",
+        )
+
+
+def _top(score: np.ndarray[tuple[int], np.dtype[np.float64]], n: int) -> Ints:
+    """The `n` highest rows, best first; rows repeat from the top when there are fewer. Taken rows score below 0."""
+    n_free = int((score >= 0).sum())
+    if n_free == 0 or n <= 0:
+        return np.zeros(0, dtype=np.int64)
+    k = min(n, n_free)
+    part = np.argpartition(-score, k - 1)[:k]
+    best = part[np.lexsort((part, -score[part]))]
+    return np.resize(best, n)
+
+
+def _longest_unseen(state: State, rows: Ints, age: Ints, n: int, rng: np.random.Generator) -> Ints:
+    """Up to `n` rows, one from each of `n` random kin, each the longest unseen of its kin; ties at random."""
+    if n <= 0 or len(rows) == 0:
+        return np.zeros(0, dtype=np.int64)
+    order = rng.permutation(rows)
+    order = order[np.argsort(-age[order], kind="stable")]
+    _, first = np.unique(state.tasks.kin_N[order], return_index=True)
+    return rng.permutation(order[first])[:n]

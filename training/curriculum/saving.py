@@ -1,0 +1,53 @@
+"""A state as JSON and back, exactly: floats survive because Python writes their shortest round-trip form."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from training.curriculum.base import CurriculumError
+from training.curriculum.ledger import Columns, Ignored, State, TaskIndex
+
+SCHEMA_VERSION = 1
+
+
+def to_json(state: State) -> dict[str, Any]:
+    """Plain JSON data; equal states give equal data."""
+    kin = [state.tasks.kin_names[k] for k in state.tasks.kin_N]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "version": state.version,
+        "tasks": {"ids": list(state.tasks.ids), "digests": list(state.tasks.digests), "kin": kin},
+        "columns": {f.name: getattr(state.columns, f.name).tolist() for f in dataclasses.fields(Columns)},
+        "seen": [[version, sorted(ids)] for version, ids in state.seen],
+        "ignored": dataclasses.asdict(state.ignored),
+        "scalars": dict(state.scalars),
+    }
+
+
+def from_json(data: Mapping[str, Any]) -> State:
+    """The state that `to_json` wrote. Raises CurriculumError on another schema or on columns of unequal length."""
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise CurriculumError(
+            f"curriculum state has schema {data.get('schema_version')}; this code reads {SCHEMA_VERSION}. "
+            "Resume with the code that wrote it, or start with --fresh"
+        )
+    template = Columns.empty(len(data["tasks"]["ids"]))
+    columns = {
+        f.name: np.array(data["columns"][f.name], dtype=getattr(template, f.name).dtype)
+        for f in dataclasses.fields(Columns)
+    }
+    wrong = [name for name, values in columns.items() if values.shape != template.passes.shape]
+    if wrong:
+        raise CurriculumError(f"columns {wrong} do not have one value a task ({len(template.passes)}); file damaged")
+    return State(
+        tasks=TaskIndex.of(data["tasks"]["ids"], data["tasks"]["digests"], data["tasks"]["kin"]),
+        columns=Columns(**columns),
+        version=data["version"],
+        seen=tuple((version, frozenset(ids)) for version, ids in data["seen"]),
+        ignored=Ignored(**data["ignored"]),
+        scalars=tuple(sorted(data["scalars"].items())),
+    )

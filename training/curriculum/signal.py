@@ -1,0 +1,77 @@
+"""How much a group can teach: closed forms in the pass rate p and the group size G.
+
+A group carries gradient when its rewards differ: P = 1 - p^G - (1-p)^G. The advantage mass, the expected sum of
+A^2 over a group, depends on the estimator:
+
+- `std`: A = (r - mean) / std (population): every mixed group has mass G, so the expectation is G * P(mixed);
+- `mean`: A = r - mean (Dr. GRPO, arXiv:2503.20783): the expectation is (G - 1) p (1 - p).
+
+The Beta versions take the expectation over p ~ Beta(alpha, beta), which is not the value at the mean: a flat
+posterior at 0.5 has P(mixed) = 7/9 for G = 8, not 0.99.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+Floats = npt.NDArray[np.float64]
+AdvantageMode = Literal["std", "mean"]
+
+
+def mixed_probability(p: Floats, group_size: int) -> Floats:
+    """P(not all equal) of `group_size` rollouts at pass rate p[...]."""
+    return np.asarray(1.0 - p**group_size - (1.0 - p) ** group_size, dtype=np.float64)
+
+
+def mass_per_rollout(p: Floats, group_size: int, mode: AdvantageMode) -> Floats:
+    """Expected sum of A^2 over a group, divided by its rollouts, at pass rate p[...]."""
+    if mode == "std":
+        return mixed_probability(p, group_size)
+    return np.asarray((group_size - 1) / group_size * p * (1.0 - p), dtype=np.float64)
+
+
+def mean_score_coefficient(p: Floats, group_size: int) -> Floats:
+    """E[sqrt(q(1-q))], q = k/G, k ~ Binomial(G, p): the weight of (mean pass score - mean fail score) under `std`.
+
+    With A = (r - q) / sqrt(q(1-q)), the group's mean gradient is sqrt(q(1-q)) times the difference of the mean
+    score functions of its passes and of its fails.
+    """
+    k = np.arange(group_size + 1)
+    q = k / group_size
+    weights = stats.binom.pmf(k, group_size, np.asarray(p)[..., None])
+    return np.asarray((weights * np.sqrt(q * (1 - q))).sum(-1), dtype=np.float64)
+
+
+def all_pass_predictive(alpha: Floats, beta: Floats, group_size: int) -> Floats:
+    """P(all `group_size` rollouts pass) for p ~ Beta(alpha, beta): the Beta-binomial's top term."""
+    out = np.ones(np.broadcast(alpha, beta).shape)
+    for j in range(group_size):
+        out *= (alpha + j) / (alpha + beta + j)
+    return out
+
+
+def mixed_predictive(alpha: Floats, beta: Floats, group_size: int) -> Floats:
+    """P(not all equal) of the next `group_size` rollouts for p ~ Beta(alpha, beta)."""
+    return 1.0 - all_pass_predictive(alpha, beta, group_size) - all_pass_predictive(beta, alpha, group_size)
+
+
+def predictive_mass(alpha: Floats, beta: Floats, group_size: int, mode: AdvantageMode) -> Floats:
+    """Expected sum of A^2 per rollout for p ~ Beta(alpha, beta)."""
+    if mode == "std":
+        return mixed_predictive(alpha, beta, group_size)
+    total = alpha + beta
+    return np.asarray((group_size - 1) / group_size * alpha * beta / (total * (total + 1)), dtype=np.float64)
+
+
+def probability_at_least(alpha: Floats, beta: Floats, threshold: float) -> Floats:
+    """P(p >= threshold) for p ~ Beta(alpha, beta)."""
+    return np.asarray(special.betaincc(alpha, beta, threshold), dtype=np.float64)
+
+
+def interval_90(alpha: Floats, beta: Floats) -> tuple[Floats, Floats]:
+    """The central 90% interval of Beta(alpha, beta)."""
+    return special.betaincinv(alpha, beta, 0.05), special.betaincinv(alpha, beta, 0.95)
