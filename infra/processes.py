@@ -1,7 +1,13 @@
-"""Child processes that end with all their descendants: own session, SIGTERM, grace, SIGKILL to the whole group."""
+"""Child processes that end with all their descendants: own session, SIGTERM, grace, then SIGKILL to every one.
+
+Descendants are known by their process group and, so that one which made a session of its own is found too, by a
+mark in the environment that they inherit (read from /proc: Linux). Not covered: a descendant that leaves the group
+and also clears its environment, or that runs as another user.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import selectors
 import signal
@@ -17,12 +23,15 @@ import psutil
 
 Ending = Literal["exited", "timed_out", "silent"]
 
+_MARK = "LONGBREATH_CHILD"
 _POLL_S = 0.25
+_KILL_S = 30.0
 _LONGEST_LINE = 1 << 20
+_numbers = itertools.count()
 
 
 class ProcessError(RuntimeError):
-    """A child could not be started. Says the command, the cause and the mend."""
+    """A child could not be started, or not be ended. Says which, the cause and the mend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,76 @@ class ProcessEnd:
     duration_s: float
 
 
+class ChildGroup:
+    """A child in its own session with stdout and stderr in one pipe (`popen.stdout`). Made by `child_group`."""
+
+    def __init__(self, command: Sequence[str], *, cwd: Path | None, env: Mapping[str, str] | None) -> None:
+        mark = f"{os.getpid()}.{time.time_ns()}.{next(_numbers)}"
+        self._mark = mark.encode()
+        marks = f"{os.environ.get(_MARK, '')}/{mark}"  # ours too: who stops us must find our children's children
+        try:
+            self.popen = subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                env={**(os.environ if env is None else env), _MARK: marks},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProcessError(f"cannot start {command[0]!r}: {error}; install it, or mend the path") from error
+
+    def stop(self, *, grace_s: float = 5.0) -> int:
+        """SIGTERM to all, up to `grace_s` seconds, then SIGKILL. Returns the child's exit code; idempotent.
+
+        Raises ProcessError when some do not die (stuck in the kernel).
+        """
+        self._signal_all(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while self.living() and time.monotonic() < deadline:
+            self.popen.poll()  # reaps the child, so that it does not count as living
+            time.sleep(0.02)
+        deadline = time.monotonic() + _KILL_S
+        while left := self.living():  # again and again: one that was forking is caught on the next round
+            if time.monotonic() > deadline:
+                raise ProcessError(f"processes {left} do not die {_KILL_S:.0f} s after SIGKILL; see `ps -o stat,wchan`")
+            self._signal_all(signal.SIGKILL)
+            time.sleep(0.005)
+        return self.popen.wait()
+
+    def living(self) -> list[int]:
+        """The pids of the child and its descendants that still run (zombies do not)."""
+        return [pid for pid in psutil.pids() if self._is_ours(pid) and not _is_zombie(pid)]
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            if os.getpgid(pid) == self.popen.pid and self._owns_group():
+                return True
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except (ProcessLookupError, FileNotFoundError, PermissionError):
+            return False  # gone by now, or another user's
+        return any(entry.startswith(f"{_MARK}=".encode()) and self._mark in entry.split(b"/") for entry in entries)
+
+    def _owns_group(self) -> bool:
+        """Once the child is reaped its number may go to a stranger: then the number exists as a process again."""
+        return self.popen.returncode is None or not psutil.pid_exists(self.popen.pid)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in self.living():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue  # gone by itself, which is what is wanted
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @contextmanager
 def child_group(
     command: Sequence[str],
@@ -44,96 +123,18 @@ def child_group(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     grace_s: float = 5.0,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A child in its own session, its stdout and stderr in one pipe (`stdout`), stopped with its kin at the end.
+) -> Iterator[ChildGroup]:
+    """A child that is stopped with all its descendants at the end of the block, however that ends.
 
     `env` replaces the whole environment when given. Raises ProcessError when it cannot start.
     """
-    try:
-        child = subprocess.Popen(
-            list(command),
-            cwd=cwd,
-            env=None if env is None else dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise ProcessError(f"cannot start {command[0]!r}: {error}; install it, or mend the path or folder") from error
+    child = ChildGroup(command, cwd=cwd, env=env)
     try:
         yield child
     finally:
-        stop_group(child, grace_s=grace_s)
-        if child.stdout is not None:
-            child.stdout.close()
-
-
-def stop_group(child: subprocess.Popen[bytes], *, grace_s: float = 5.0) -> int:
-    """End a child of `child_group` and all its descendants: SIGTERM, up to `grace_s` seconds, then SIGKILL.
-
-    Descendants that moved to a session of their own are found by their parents while those live. Returns the
-    child's exit code; idempotent.
-    """
-    kin = _descendants(child.pid)
-    _signal_group(child.pid, signal.SIGTERM)
-    _signal_each(kin, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline and (child.poll() is None or _group_lives(child.pid) or _living(kin)):
-        time.sleep(0.01)
-    kin = [*kin, *_descendants(child.pid)]
-    _signal_group(child.pid, signal.SIGKILL)
-    _signal_each(kin, signal.SIGKILL)
-    return child.wait()
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _living(kin: Sequence[psutil.Process]) -> bool:
-    return any(p.is_running() and _status(p) != psutil.STATUS_ZOMBIE for p in kin)
-
-
-def _status(process: psutil.Process) -> str:
-    try:
-        return process.status()
-    except psutil.NoSuchProcess:
-        return psutil.STATUS_ZOMBIE
-
-
-def _group_lives(group: int) -> bool:
-    """Whether a process of the group still runs; its zombies do not count."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return any(_in_group(p, group) for p in psutil.process_iter())
-
-
-def _in_group(process: psutil.Process, group: int) -> bool:
-    try:
-        return os.getpgid(process.pid) == group and _status(process) != psutil.STATUS_ZOMBIE
-    except ProcessLookupError:
-        return False
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return  # already gone, which is what is wanted
-
-
-def _signal_each(kin: Sequence[psutil.Process], number: signal.Signals) -> None:
-    for process in kin:
-        try:
-            process.send_signal(number)  # psutil refuses when the pid now belongs to another process
-        except psutil.NoSuchProcess:
-            continue
+        child.stop(grace_s=grace_s)
+        if child.popen.stdout is not None:
+            child.popen.stdout.close()
 
 
 def run_streaming(
@@ -150,22 +151,20 @@ def run_streaming(
 ) -> ProcessEnd:
     """Run a child to its end, handing each line of its output (no line end) to `on_line` as it comes.
 
-    The run is over when the child itself has ended: what it left behind is then stopped, whether or not it holds
+    The run is over when the child itself has ended: what it left behind is then stopped, whether or not that holds
     the pipe. `on_heartbeat(elapsed_s)` is called every `heartbeat_s`. What a callback raises stops the child and
     escapes. Raises ProcessError when the child cannot start.
     """
     started = heard = beat = time.monotonic()
     ending: Ending = "exited"
     with child_group(command, cwd=cwd, env=env, grace_s=grace_s) as child:
-        lines = _Lines(child)
-        while True:
-            now = time.monotonic()
+        lines = _Lines(child.popen)
+        while child.popen.poll() is None:
             arrived = lines.read(_POLL_S)
             for line in arrived:
                 on_line(line)
+            now = time.monotonic()
             heard = now if arrived else heard
-            if child.poll() is not None:
-                break
             if timeout_s is not None and now - started > timeout_s:
                 ending = "timed_out"
                 break
@@ -175,7 +174,7 @@ def run_streaming(
             if on_heartbeat is not None and now - beat > heartbeat_s:
                 on_heartbeat(now - started)
                 beat = now
-        exit_code = stop_group(child, grace_s=grace_s if ending != "exited" else 0.0)
+        exit_code = child.stop(grace_s=grace_s)
         for line in lines.rest():
             on_line(line)
     return ProcessEnd(ending=ending, exit_code=exit_code, duration_s=time.monotonic() - started)
@@ -189,8 +188,6 @@ class _Lines:
             raise ProcessError("the child has no stdout pipe; start it with child_group")
         self._descriptor = child.stdout.fileno()
         os.set_blocking(self._descriptor, False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._descriptor, selectors.EVENT_READ)
         self._pending = b""
         self._open = True
 
@@ -199,28 +196,28 @@ class _Lines:
         if not self._open:
             time.sleep(wait_s)  # the child closed its output and works on
             return []
-        self._selector.select(wait_s)
-        return self._take()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._descriptor, selectors.EVENT_READ)
+            selector.select(wait_s)
+        return self._take() or []
 
     def rest(self) -> list[str]:
         """All that is still in the pipe, the last line also when no line end follows it."""
-        lines = self._take()
-        while self._open and (more := self._take()):
-            lines += more
+        lines: list[str] = []
+        while self._open and (taken := self._take()) is not None:
+            lines += taken
         if self._pending:
             lines.append(self._pending.decode(errors="replace"))
             self._pending = b""
-        self._selector.close()
         return lines
 
-    def _take(self) -> list[str]:
+    def _take(self) -> list[str] | None:
+        """The whole lines of one read; None when nothing waits in the pipe."""
         try:
             data = os.read(self._descriptor, 1 << 16)
         except BlockingIOError:
-            return []
-        if not data:
-            self._open = False
-            self._selector.unregister(self._descriptor)
+            return None
+        self._open = bool(data)
         *whole, self._pending = (self._pending + data).split(b"\n")
         if len(self._pending) > _LONGEST_LINE:  # a child that prints no line ends must not fill our memory
             whole, self._pending = [*whole, self._pending], b""
