@@ -1,0 +1,1 @@
+"""Suite `service_repair`: broken service trees that are mended with a real shell."""

@@ -1,0 +1,44 @@
+"""Judging a final state: what was broken besides, and the tree that a fresh box checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from environments.suites.service_repair.apps import checker_files
+from environments.suites.service_repair.blueprint import Blueprint
+from environments.suites.service_repair.faults.base import Leeway
+from environments.suites.service_repair.tree import Entry, Tree
+
+
+def damage(plan: Blueprint, final: Tree) -> tuple[str, ...]:
+    """What is not as it should be apart from what the check judges, one line each, in order of path."""
+    return tuple(_damage(plan, final))
+
+
+def graded_tree(plan: Blueprint, final: Tree) -> dict[str, Entry]:
+    """The final tree with pristine checker files and with no cached findings."""
+    caches = {app.path("cache/ok") for app in plan.apps}
+    pristine = checker_files(plan.apps)
+    own = {path: entry for path, entry in final.items() if path not in caches and path.split("/")[0] not in pristine}
+    return own | pristine
+
+
+def _damage(plan: Blueprint, final: Tree) -> Iterator[str]:
+    allowed = plan.may_change
+    for path, well in sorted(plan.well.items()):
+        now = final.get(path)
+        if path not in allowed:
+            if now != well:
+                yield f"{path}: {'gone' if now is None else 'changed'}"
+        elif now is not None and (now.type != well.type or not _within(allowed[path], well.data, now.data)):
+            yield f"{path}: changed beyond the mend"
+
+
+def _within(leeway: Leeway, well: bytes, now: bytes) -> bool:
+    if leeway == "mode":
+        return now == well
+    if leeway == "lines":
+        return sorted(now.split()) == sorted(well.split())
+    if leeway == "first_line":
+        return now.partition(b"\n")[2] == well.partition(b"\n")[2]
+    return True
