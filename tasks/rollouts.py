@@ -1,0 +1,164 @@
+"""The rollout stage: a selection and a policy in; groups of trajectories and the files they left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from environments.gates.judge import JudgeConfig, check_prefix
+
+from environments.harnesses.base import Harness
+from environments.rollout import GroupRequest, RolloutRoom, roll_out_groups
+from environments.types import Group, Trajectory
+from infra import records
+from infra.engines.base import Sampling
+from infra.manifest import Manifest
+from tasks.stage import Desk, Job, Stage, perform
+
+ROLL_OUT = Stage(name="roll_out", version=1, kind="rollouts")
+GROUPS_FILE = "groups.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """How rollouts are done. `max_tokens` caps one completion; `concurrency` is boxes open at once."""
+
+    harness: str = "tool_loop"
+    temperature: float = 1.0
+    max_tokens: int = 96
+    concurrency: int = 48
+    max_refills: int = 2
+    command_timeout_s: float = 20.0
+    stop_early: bool = True
+
+    def __post_init__(self) -> None:
+        if self.harness not in HARNESSES:
+            raise ValueError(f"rollouts.harness is {self.harness!r}; want one of {sorted(HARNESSES)}")
+        if self.temperature <= 0:
+            raise ValueError(
+                f"rollouts.temperature is {self.temperature}; want > 0: greedy rollouts of one task are all the same, "
+                f"and such groups teach nothing"
+            )
+
+
+def _tool_loop(config: RolloutConfig, gates: JudgeConfig) -> Harness:
+    from environments.harnesses.tool_loop import ToolLoop
+
+    check = (lambda prefix, suite: check_prefix(prefix, suite, gates)) if config.stop_early else None
+    return ToolLoop(check=check, command_timeout_s=config.command_timeout_s)
+
+
+HARNESSES: dict[str, Callable[[RolloutConfig, JudgeConfig], Harness]] = {"tool_loop": _tool_loop}
+
+
+class Journal:
+    """Finished trajectories on disk, one line each, and the states they left: what a killed stage goes on from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.states = folder / "states"
+        self.states.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "trajectories.jsonl"
+        self._done = {t.rollout_id: t for t in _read_whole_lines(self._path)}
+
+    def find(self, rollout_id: str) -> Trajectory | None:
+        """See `TrajectoryLog.find`."""
+        return self._done.get(rollout_id)
+
+    def add(self, trajectory: Trajectory, final_state: bytes | None) -> None:
+        """See `TrajectoryLog.add`: the state first, then the line that says it is there."""
+        if final_state is not None:
+            (self.states / Path(trajectory.final_state_uri).name).write_bytes(final_state)
+        with self._path.open("ab") as stream:
+            stream.write(records.to_json(trajectory) + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._done[trajectory.rollout_id] = trajectory
+
+
+def _read_whole_lines(path: Path) -> list[Trajectory]:
+    """The trajectories of a journal; a last line that a kill cut short is cut off, so that the next one starts clean."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return [records.from_json(Trajectory, line, where=str(path)) for line in whole.splitlines()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPlan:
+    """Which groups to roll out, under which policy, of which suite."""
+
+    suite: str
+    policy: Manifest
+    policy_version: int
+    requests: tuple[GroupRequest, ...]
+    iteration: int | None
+    label: str = "roll out"
+    sampling_seed: int = 0
+
+
+def roll_out(
+    desk: Desk, plan: RolloutPlan, *, parents: tuple[Manifest, ...], config: RolloutConfig, gates: JudgeConfig
+) -> Manifest:
+    """Do the plan; the manifest of a folder with `groups.parquet` and `states/`."""
+    section = [config, plan.requests, plan.policy_version, plan.sampling_seed]
+    job = Job(stage=ROLL_OUT, parents=(plan.policy, *parents), section=section, iteration=plan.iteration)
+
+    def make(out: Path, scratch: Path) -> int:
+        groups = _roll_out(desk, plan, config, gates, Journal(scratch))
+        out.mkdir()
+        shutil.copytree(scratch / "states", out / "states")
+        records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
+        return len(groups)
+
+    return perform(desk, job, make, schema_version=records.schema_version(Group))
+
+
+def _roll_out(
+    desk: Desk, plan: RolloutPlan, config: RolloutConfig, gates: JudgeConfig, journal: Journal
+) -> tuple[Group, ...]:
+    suite = desk.workshop.suite(plan.suite)
+    engine = desk.workshop.engine(desk.store.path(plan.policy), plan.policy_version)
+    room = RolloutRoom(
+        suite=suite,
+        harness=HARNESSES[config.harness](config, gates),
+        boxes=desk.workshop.boxes,
+        recorder=desk.workshop.recorder(engine),
+        log=journal,
+        sampling=Sampling(temperature=config.temperature, max_tokens=config.max_tokens, seed=plan.sampling_seed),
+        concurrency=config.concurrency,
+        max_refills=config.max_refills,
+    )
+    total = sum(r.size for r in plan.requests)
+    desk.progress.begin(plan.label, iteration=plan.iteration, total=total)
+    meter = _Meter(desk, time.monotonic())
+
+    async def work() -> tuple[Group, ...]:
+        return await roll_out_groups(plan.requests, room, on_done=meter.count)
+
+    return desk.workshop.run(work)
+
+
+@dataclass
+class _Meter:
+    """Counts finished rollouts and shows how fast tokens come."""
+
+    desk: Desk
+    started: float
+    tokens: int = 0
+
+    def count(self, trajectory: Trajectory) -> None:
+        self.tokens += trajectory.usage.completion_tokens
+        self.desk.progress.advance()
+        self.desk.progress.show(tokens_per_s=self.tokens / max(1e-9, time.monotonic() - self.started))
+
+
+def read_groups(desk: Desk, manifest: Manifest) -> list[Group]:
+    """The groups of a rollouts artifact."""
+    return records.read_parquet(Group, desk.store.path(manifest) / GROUPS_FILE)

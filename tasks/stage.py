@@ -1,0 +1,136 @@
+"""One way to do a stage: if its result exists and verifies it is not done again; else do it, publish it, say so."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from infra.digests import digest_of
+from infra.manifest import Manifest, Producer, content_key
+from infra.store import Store
+from tasks.progress import Progress
+from tasks.workshop import Workshop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A kind of work. Raise `version` when the code changes what comes out: old results then count as undone."""
+
+    name: str
+    version: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What every stage of a run works at.
+
+    `seed` enters every content key. `salt` is empty, or tells a fresh run from its forerunners, so that nothing is
+    reused. `work` holds what is not finished yet, one folder a content key.
+    """
+
+    run_id: str
+    store: Store
+    workshop: Workshop
+    progress: Progress
+    work: Path
+    seed: int
+    salt: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A stage on given inputs: its `key` is what it will be found by."""
+
+    stage: Stage
+    parents: tuple[Manifest, ...]
+    section: Any
+    iteration: int | None = None
+
+    def key(self, desk: Desk) -> str:
+        """The content key of the result."""
+        return content_key(
+            parents=self.parents,
+            stage=self.stage.name,
+            stage_version=self.stage.version,
+            config_section=[self.section, desk.salt],
+            seed=desk.seed,
+        )
+
+
+Make = Callable[[Path, Path], int]
+
+
+def perform(desk: Desk, job: Job, make: Make, *, name: str | None = None, schema_version: int = 1) -> Manifest:
+    """The job's manifest: found in the store, or made by `make(out, scratch) -> rows`.
+
+    `make` writes a file or folder at `out`. `scratch` is the job's own folder: it outlives a kill, so `make` may keep
+    half-done work there and go on from it. It is removed once the result is published.
+    """
+    key = job.key(desk)
+    found = desk.store.find(key)
+    if found is not None:
+        desk.progress.say(f"[dim]{_label(job)}: done before, reused[/]")
+        return found
+    scratch = desk.work / key[:16]
+    out = scratch / "out"
+    scratch.mkdir(parents=True, exist_ok=True)
+    _remove(out)
+    cpu_started = time.process_time()
+    rows = make(out, scratch)
+    producer = Producer(
+        stage=job.stage.name,
+        stage_version=job.stage.version,
+        config_digest=digest_of(job.section),
+        code_version=code_version(),
+        seed=desk.seed,
+        attempt=desk.attempt,
+        cpu_s=round(time.process_time() - cpu_started, 3),
+    )
+
+    def move(place: Path) -> int:
+        shutil.move(out, place)
+        return rows
+
+    manifest = desk.store.publish(
+        key,
+        job.stage.kind,
+        move,
+        producer=producer,
+        parents=job.parents,
+        name=name,
+        schema_version=schema_version,
+    )
+    shutil.rmtree(scratch)
+    return manifest
+
+
+def _label(job: Job) -> str:
+    return job.stage.name if job.iteration is None else f"iteration {job.iteration + 1}, {job.stage.name}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@cache
+def code_version() -> str:
+    """The git commit of the checkout, '+' behind it when there are local changes; 'unknown' outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = git("rev-parse", "--short=12", "HEAD")
+    return (commit + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")) or "unknown"

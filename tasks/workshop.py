@@ -1,0 +1,125 @@
+"""What the stages of one process share: the engine, the recorder, the boxes, and the loop they live on.
+
+Heavy things are made when first asked for, and ended together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from environments.sandboxes.base import SandboxProvider
+from environments.suites.base import Suite
+from infra.engines.base import Engine
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+    from environments.polar.recorder import PolarRecorder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Who samples. `local`: transformers in this process. `vllm`: a server at `url`.
+
+    `rows` is how many sessions decode together; `threads` 0 lets torch choose.
+    """
+
+    kind: str = "local"
+    url: str = ""
+    rows: int = 64
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("local", "vllm"):
+            raise ValueError(f"engine.kind is {self.kind!r}; want 'local' or 'vllm'")
+        if (self.kind == "vllm") != bool(self.url):
+            raise ValueError(
+                f"engine.kind {self.kind!r} with url {self.url!r}; a vllm engine needs a url, local has none"
+            )
+
+
+@dataclass
+class Workshop:
+    """One process's shared tools. Use as a context manager; `run` drives coroutines on the one loop."""
+
+    engine_config: EngineConfig
+    work_folder: Path
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _portal: BlockingPortal | None = None
+    _engine: Engine | None = None
+    _recorder: PolarRecorder | None = None
+    _boxes: SandboxProvider | None = None
+
+    def __enter__(self) -> Workshop:
+        from anyio.from_thread import start_blocking_portal
+
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            if self._recorder is not None:
+                self.run(self._recorder.aclose)
+            if self._engine is not None:
+                self.run(self._engine.aclose)
+        finally:
+            self._stack.close()
+
+    def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run an async function on the workshop's loop and wait for it."""
+        if self._portal is None:
+            raise RuntimeError("the workshop is closed; use it as `with Workshop(...) as workshop:`")
+        return self._portal.call(function, *args)
+
+    def suite(self, name: str) -> Suite:
+        """The suite of that name. Raises KeyError that lists those there are."""
+        from environments.suites.registry import suite_named
+
+        return suite_named(name)
+
+    @property
+    def boxes(self) -> SandboxProvider:
+        """Where sandboxes come from; what dead runs left is swept at the first use."""
+        if self._boxes is None:
+            from environments.sandboxes.bubblewrap import BubblewrapProvider
+
+            self._boxes = BubblewrapProvider()
+            self.run(self._boxes.sweep)
+        return self._boxes
+
+    def engine(self, folder: Path, version: int) -> Engine:
+        """The engine, serving policy `version` from `folder`: started, or its weights swapped when they are older."""
+        if self._engine is None:
+            self._engine = self.run(self._start_engine, folder, version)
+        elif self._engine.policy_version < version:
+            self.run(self._engine.load_weights, folder, version)
+        if self._engine.policy_version != version:
+            raise RuntimeError(
+                f"the engine serves policy {self._engine.policy_version}, want {version}: it never goes back"
+            )
+        return self._engine
+
+    async def _start_engine(self, folder: Path, version: int) -> Engine:
+        if self.engine_config.kind == "vllm":
+            from infra.engines.vllm import VllmEngine
+
+            return VllmEngine(self.engine_config.url, folder, policy_version=version)
+        from infra.engines.local import LocalEngine
+
+        return LocalEngine(folder, policy_version=version, rows=self.engine_config.rows)
+
+    def recorder(self, engine: Engine) -> PolarRecorder:
+        """The recorder in front of `engine`, its log below the work folder."""
+        if self._recorder is None:
+            from environments.polar.recorder import PolarRecorder
+
+            self._recorder = self.run(self._start_recorder, PolarRecorder, engine)
+        return self._recorder
+
+    async def _start_recorder(self, make: type[PolarRecorder], engine: Engine) -> PolarRecorder:
+        return make(engine, self.work_folder / "calls")
