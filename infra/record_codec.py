@@ -21,6 +21,8 @@ import pyarrow as pa
 
 _SCALARS: dict[type, pa.DataType] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
+_INT64 = range(-(2**63), 2**63)
+
 
 class RecordFormatError(ValueError):
     """A record that cannot be written or read. Says the field, what was got, what is wanted and the mend."""
@@ -119,8 +121,8 @@ class ScalarCodec(Codec):
             if odd is not None:
                 raise RecordFormatError(f"{self.where} is {odd}; JSON holds finite numbers only")
             return [float(v) for v in values]
-        if self.kind is int and any(v.bit_length() > 63 for v in values):
-            odd = next(v for v in values if v.bit_length() > 63)
+        if self.kind is int and values and not (_INT64.start <= min(values) and max(values) < _INT64.stop):
+            odd = next(v for v in values if v not in _INT64)
             raise RecordFormatError(f"{self.where} is {odd}; want what int64 can hold")
         return list(values)
 
