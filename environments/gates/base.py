@@ -19,20 +19,25 @@ GateMode = Literal["enforce", "observe"]
 class Prefix:
     """What gates 1 and 2 may see: the task, the turns so far, and the final payload if one was handed in.
 
-    `finished` is False while the rollout still runs: a payload that is missing is then no failure.
+    `finished` is False while the rollout still runs or when it ended otherwise than by the agent's word: a payload
+    that is missing is then no failure. `artifact` is the text of the declared artifact, None where there is none.
     """
 
     task: TaskSpec
     turns: tuple[Turn, ...]
     final_payload: str | None
     finished: bool
+    artifact: str | None = None
     final_thought: str = ""
 
 
 class PrefixGate(Protocol):
     """A pure gate: format or invariance."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What its results are called."""
+        ...
 
     def check(self, prefix: Prefix, suite: Suite) -> GateResult:
         """'passed' or 'failed' with the reason and the turn; never raises on any text."""
