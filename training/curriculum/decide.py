@@ -9,7 +9,7 @@ import numpy as np
 
 from training.curriculum.base import Decision, Kind, need
 from training.curriculum.beliefs import Beliefs
-from training.curriculum.ledger import Ints, State
+from training.curriculum.ledger import Floats, Ints, State
 from training.curriculum.signal import AdvantageMode, interval_90, predictive_mass
 
 
@@ -80,3 +80,14 @@ def cycle(rows: Ints, n: int, rng: np.random.Generator) -> Ints:
     need(len(rows) > 0, "there is no task to draw from")
     rounds = -(-n // len(rows))
     return np.concatenate([rng.permutation(rows) for _ in range(rounds)])[:n]
+
+
+def top_rows(score: Floats, n: int) -> Ints:
+    """The `n` highest rows, best first; rows repeat from the top when there are fewer. Taken rows score below 0."""
+    n_free = int((score >= 0).sum())
+    if n_free == 0 or n <= 0:
+        return np.zeros(0, dtype=np.int64)
+    k = min(n, n_free)
+    part = np.argpartition(-score, k - 1)[:k]
+    best = part[np.lexsort((part, -score[part]))]
+    return np.resize(best, n)

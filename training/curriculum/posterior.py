@@ -18,7 +18,7 @@ from environments.types import TaskPool
 from training.curriculum import ledger, pool
 from training.curriculum.base import Evidence, Selection, need
 from training.curriculum.beliefs import Beliefs, KinPrior, with_kin
-from training.curriculum.decide import Pick, check_request, decisions_of, generator, tally_of
+from training.curriculum.decide import Pick, check_request, decisions_of, generator, tally_of, top_rows
 from training.curriculum.ledger import Aging, Columns, Ints, State
 from training.curriculum.signal import (
     AdvantageMode,
@@ -179,7 +179,7 @@ class Posterior:
         score = score * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
         score[list(taken)] = -1.0
         groups = budget // self.group_size
-        order = _top(score, groups)
+        order = top_rows(score, groups)
         code = self.words(state, beliefs)
         return [
             Pick(
@@ -217,17 +217,6 @@ class Posterior:
             f"retires above {self.retire_when:.2f}, returns below {self.readmit_when:.2f}",
             f"P(a group of {self.group_size} carries gradient) = {expected[row]:.2f}: rank {rank} of {len(expected)}",
         )
-
-
-def _top(score: np.ndarray[tuple[int], np.dtype[np.float64]], n: int) -> Ints:
-    """The `n` highest rows, best first; rows repeat from the top when there are fewer. Taken rows score below 0."""
-    n_free = int((score >= 0).sum())
-    if n_free == 0 or n <= 0:
-        return np.zeros(0, dtype=np.int64)
-    k = min(n, n_free)
-    part = np.argpartition(-score, k - 1)[:k]
-    best = part[np.lexsort((part, -score[part]))]
-    return np.resize(best, n)
 
 
 def _longest_unseen(state: State, rows: Ints, age: Ints, n: int, rng: np.random.Generator) -> Ints:

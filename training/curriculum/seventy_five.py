@@ -8,53 +8,33 @@ dropped with probability .55, one of .50 with .14. It is here as the article's r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from environments.types import TaskPool
-from training.curriculum import ledger, pool
-from training.curriculum.base import Evidence, Selection, need
-from training.curriculum.beliefs import flat
-from training.curriculum.decide import Pick, check_request, cycle, decisions_of, generator, tally_of
-from training.curriculum.ledger import Aging, Ints, State
-from training.curriculum.signal import AdvantageMode
+from training.curriculum.base import Selection, need
+from training.curriculum.baseline import Baseline
+from training.curriculum.decide import Pick, check_request, cycle, generator, tally_of
+from training.curriculum.ledger import Ints, State
 
 WORDS = ("unprobed", "hard", "band", "retired")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeventyFive:
+class SeventyFive(Baseline):
     """Probe all tasks every `every` policy versions; train on those with `low` <= rate < `high` in that probe."""
 
-    group_size: int = 8
     probe_size: int = 8
     every: int = 1
     low: float = 0.20
     high: float = 0.75
-    advantage: AdvantageMode = "std"
     name: str = "seventy_five"
-    max_refills: int = 0
 
     def __post_init__(self) -> None:
-        need(self.group_size >= 2, f"group_size is {self.group_size}; want at least 2")
+        Baseline.__post_init__(self)
         need(self.probe_size >= 1, f"probe_size is {self.probe_size}; want at least 1")
         need(self.every >= 1, f"every is {self.every}; want at least 1 policy version")
         need(0 <= self.low < self.high <= 1, f"band {self.low}..{self.high}; want 0 <= low < high <= 1")
-
-    @property
-    def aging(self) -> Aging:
-        """No fading: the newest probe alone decides."""
-        return Aging()
-
-    def start(self, tasks: TaskPool) -> State:
-        """The state before any evidence."""
-        return pool.start(tasks)
-
-    def fold(self, state: State, evidence: Sequence[Evidence]) -> State:
-        """Record evidence; only probes move the gate."""
-        return ledger.fold(state, evidence, self.aging)[0]
 
     def gate(self, state: State) -> Ints:
         """0 unprobed, 1 too hard, 2 in the band, 3 retired (an index into WORDS). [N]"""
@@ -73,7 +53,7 @@ class SeventyFive:
             Pick(row=int(r), group_size=self.probe_size, state="probe", why=why, kind="probe", trains=False)
             for r in np.flatnonzero(due)
         ]
-        return self._selection(state, picks, policy_version, seed, ())
+        return self.selection(state, picks, policy_version, seed, self._tally(state))
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """`n` groups from the band at random; from the hard, then the retired, tasks if the band is empty."""
@@ -84,41 +64,26 @@ class SeventyFive:
         rows = cycle(np.flatnonzero(code == word), n, generator(seed, policy_version, 0))
         c = state.columns
         picks = [
-            Pick(
-                row=int(r),
-                group_size=self.group_size,
-                state=WORDS[word],
-                why=f"{c.probe_passes[r]} of {c.probe_size[r]} passed in the probe of version {c.probe_version[r]}; "
+            self.pick(
+                r,
+                WORDS[word],
+                f"{c.probe_passes[r]} of {c.probe_size[r]} passed in the probe of version {c.probe_version[r]}; "
                 f"the band is {self.low:.0%} to under {self.high:.0%}",
             )
             for r in rows
         ]
-        return self._selection(state, picks, policy_version, seed, notes)
+        return self.selection(state, picks, policy_version, seed, self._tally(state), notes)
 
-    def _selection(
-        self, state: State, picks: list[Pick], policy_version: int, seed: int, notes: tuple[str, ...]
-    ) -> Selection:
-        beliefs = flat(state, self.aging, policy_version)
-        return Selection(
-            strategy=self.name,
-            policy_version=policy_version,
-            seed=seed,
-            decisions=decisions_of(state, beliefs, picks, self.advantage),
-            tally=tally_of(WORDS, self.gate(state)),
-            notes=notes,
-        )
+    def _tally(self, state: State) -> tuple[tuple[str, int], ...]:
+        return tally_of(WORDS, self.gate(state))
 
-    def explain(self, state: State, task_id: str, *, policy_version: int) -> tuple[str, ...]:
+    def decision_line(self, state: State, row: int, policy_version: int) -> str:
         """The newest probe and what the gate makes of it."""
-        row = state.tasks.row(task_id)
         c = state.columns
-        word = WORDS[self.gate(state)[row]]
         if c.probe_size[row] == 0:
-            return (f"{task_id}: never probed; it is probed before the next step",)
+            return "never probed; it is probed before the next step"
         return (
-            f"{task_id}: {word}",
-            f"newest probe (policy version {c.probe_version[row]}): {c.probe_passes[row]} of {c.probe_size[row]}",
-            f"rule: under {self.low:.0%} too hard, from {self.high:.0%} retired, between them trained on",
-            f"{c.rollouts[row]} rollouts in all, {c.probes[row]} of them probes",
-            f"next probe at policy version {c.probe_version[row] + self.every}",
+            f"{WORDS[self.gate(state)[row]]}: {c.probe_passes[row]} of {c.probe_size[row]} passed in the probe of "
+            f"version {c.probe_version[row]} (under {self.low:.0%} too hard, from {self.high:.0%} retired); "
+            f"next probe at version {c.probe_version[row] + self.every}"
         )
