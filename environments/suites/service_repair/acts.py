@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from typing import Literal
 
 from environments.sandboxes.base import CommandResult
@@ -11,44 +12,21 @@ from environments.types import ErrorClass
 
 ActKind = Literal["inspect", "verify", "mend", "other"]
 
-_START = re.compile(r"(\./|/srv/)?[a-z]+/start")
 _CHECK = re.compile(r"(\./|/srv/)?check")
-_SHELLS = frozenset({"bash", "sh", "dash", "env", "command", "exec", "time"})
-_LOOKS = frozenset(
-    [
-        "awk",
-        "cat",
-        "cmp",
-        "cut",
-        "diff",
-        "file",
-        "find",
-        "grep",
-        "head",
-        "ls",
-        "md5sum",
-        "nl",
-        "od",
-        "pwd",
-        "readlink",
-        "realpath",
-        "sed",
-        "sha256sum",
-        "sort",
-        "stat",
-        "tail",
-        "test",
-        "tree",
-        "wc",
-        "[",
-        "[[",
-    ]
+_START = re.compile(r"(\./|/srv/)?[a-z]+/start")
+_WRAPPERS = frozenset(
+    {"bash", "sh", "dash", "command", "exec", "time", "do", "then", "else", "if", "while", "!", "{", "("}
 )
-_MENDS = frozenset(["chmod", "cp", "install", "ln", "mkdir", "mv", "rm", "rmdir", "tee", "touch", "truncate"])
-_MAY_SAY_NO = frozenset(["grep", "egrep", "fgrep", "diff", "cmp", "test", "[", "[["])
-_IN_PLACE = re.compile(r"(^|\s)(-[a-zA-Z]*i[a-zA-Z.]*|--in-place\S*|-o\S*)(\s|$)")
-_WRITES = re.compile(r"(?<![<>&])>{1,2}(?!&|\s*/dev/null)")
-_SEPARATORS = re.compile(r"\|\||&&|[;|\n]")
+_LOOK_NAMES = (
+    "awk cat cmp cut diff file find grep head ls md5sum nl od pwd readlink realpath sed sha256sum sort stat tail test "
+    "tree wc [ [["
+)
+_MEND_NAMES = "chmod cp install ln mkdir mv rm rmdir tee touch truncate"
+_LOOKS = frozenset(_LOOK_NAMES.split())
+_MENDS = frozenset(_MEND_NAMES.split())
+_MAY_SAY_NO = frozenset({"grep", "egrep", "fgrep", "diff", "cmp", "test", "[", "[["})
+_IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--in-place.*|-o.*")
+_SEPARATORS = frozenset({"|", "||", "|&", "&", "&&", ";", "\n"})
 
 
 def act_kind(command: str) -> ActKind:
@@ -57,7 +35,7 @@ def act_kind(command: str) -> ActKind:
     >>> [act_kind(c) for c in ("./check", "cat web/env", "./web/start", "sed -i s/1/2/ web/env", "cd web")]
     ['verify', 'inspect', 'inspect', 'mend', 'other']
     """
-    kinds = {_part_kind(part) for part in _SEPARATORS.split(command)}
+    kinds = {_part_kind(part) for part in _parts(command)}
     order: tuple[ActKind, ...] = ("mend", "verify", "inspect", "other")
     return next(kind for kind in order if kind in kinds or kind == "other")
 
@@ -70,7 +48,8 @@ def error_class(command: str, result: CommandResult) -> ErrorClass | None:
         return "timeout"
     if result.exit_code in (0, None):
         return None
-    program = _program(_SEPARATORS.split(command.strip())[-1])
+    parts = _parts(command)
+    program = parts[-1][0] if parts else ""
     if _CHECK.fullmatch(program) and result.exit_code == 1:
         return None
     if _START.fullmatch(program) and "No such file" not in result.output:
@@ -80,29 +59,38 @@ def error_class(command: str, result: CommandResult) -> ErrorClass | None:
     return "exit_code"
 
 
-def _words(part: str) -> list[str]:
+def _parts(command: str) -> list[list[str]]:
+    """The simple commands of a line as words, quotes kept so that a quoted operator is none."""
+    lexer = shlex.shlex(command.replace("\n", ";"), posix=False, punctuation_chars="|&;<>()")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
     try:
-        return shlex.split(part)
-    except ValueError:
-        return part.split()
+        words = list(lexer)
+    except ValueError:  # a quote that never closes: the shell will refuse it, so any reading will do
+        words = command.split()
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word in _SEPARATORS:
+            parts.append([])
+        elif parts[-1] or word not in _WRAPPERS:
+            parts[-1].append(word)
+    return [part for part in parts if part]
 
 
-def _program(part: str) -> str:
-    """The first word that is no shell before a script."""
-    words = _words(part)
-    while len(words) > 1 and words[0] in _SHELLS:
-        words = words[1:]
-    return words[0] if words else ""
-
-
-def _part_kind(part: str) -> ActKind:
-    program = _program(part)
+def _part_kind(words: list[str]) -> ActKind:
+    program = words[0]
     if _CHECK.fullmatch(program):
         return "verify"
-    if program in _MENDS or _WRITES.search(part):
+    if program in _MENDS or _writes(words):
         return "mend"
-    if program in ("sed", "sort") and _IN_PLACE.search(part):
+    if program in ("sed", "sort") and any(_IN_PLACE.fullmatch(word) for word in words[1:]):
         return "mend"
     if program in _LOOKS or _START.fullmatch(program):
         return "inspect"
     return "other"
+
+
+def _writes(words: list[str]) -> bool:
+    """Whether the output goes into a file that keeps it."""
+    targets = [after for word, after in pairwise(words) if word in (">", ">>", ">|")]
+    return any(target != "/dev/null" for target in targets)

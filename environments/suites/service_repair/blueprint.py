@@ -19,6 +19,7 @@ MIN_HORIZON, MAX_HORIZON = 3, 50
 _MAX_APPS = 6
 _FINAL_CHECK_TURNS = 1
 _HELD_OUT_SHARE = 0.3
+_SPLIT_SALT = 26  # gives both splits several single kinds, so that both have tasks of 3 and of 4 turns
 _CACHE = KINDS["stale_cache"]
 _PLAIN = tuple(kind for kind in KINDS.values() if kind is not _CACHE)
 _LOOSER: tuple[Leeway, ...] = ("mode", "first_line", "lines", "any")
@@ -34,11 +35,6 @@ class Blueprint:
     broken: Tree
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """The set of kinds, sorted: the combination that decides the split."""
-        return tuple(sorted({fault.kind for fault in self.faults}))
-
-    @property
     def may_change(self) -> Mapping[str, Leeway]:
         """The paths that a mend touches, each with the widest leeway that one of its faults gives."""
         merged: dict[str, Leeway] = {}
@@ -50,17 +46,20 @@ class Blueprint:
 
 def split_of(kinds: Sequence[str]) -> Split:
     """The split that a combination of kinds belongs to: a hash decides, about 3 in 10 are held out."""
-    share = int(digest_of(["service_repair", sorted(set(kinds))])[:8], 16) / 2**32
+    share = int(digest_of(["service_repair", _SPLIT_SALT, sorted(set(kinds))])[:8], 16) / 2**32
     return "held_out" if share < _HELD_OUT_SHARE else "train"
+
+
+def kinds_of(seed: int, horizon: int) -> tuple[str, ...]:
+    """The set of kinds of this world, sorted. Raises ValueError out of 3..50 turns."""
+    return tuple(sorted({kind.name for kind in _draw_kinds(horizon, _rng("kinds", seed, horizon))}))
 
 
 @functools.lru_cache(maxsize=256)
 def blueprint(seed: int, horizon: int) -> Blueprint:
-    """The world of this seed whose reference takes `horizon` turns. Raises ValueError out of 3..50."""
-    if not MIN_HORIZON <= horizon <= MAX_HORIZON:
-        raise ValueError(f"horizon is {horizon}; service_repair has tasks of {MIN_HORIZON}..{MAX_HORIZON} turns")
-    rng = random.Random(f"service_repair {VERSION} {seed} {horizon}")
-    placed = _place(_draw_kinds(horizon, rng), rng)
+    """The world of this seed whose reference takes `horizon` turns. Raises ValueError out of 3..50 turns."""
+    rng = _rng("world", seed, horizon)
+    placed = _place(_draw_kinds(horizon, _rng("kinds", seed, horizon)), rng)
     names = rng.sample(APP_NAMES, len(placed))
     apps = tuple(draw_app(name, rng) for name in names)
     well = dict(checker_files(apps))
@@ -81,8 +80,14 @@ def broken_tar(seed: int, horizon: int) -> bytes:
     return to_tar(blueprint(seed, horizon).broken)
 
 
+def _rng(purpose: str, seed: int, horizon: int) -> random.Random:
+    return random.Random(f"service_repair {VERSION} {purpose} {seed} {horizon}")
+
+
 def _draw_kinds(horizon: int, rng: random.Random) -> tuple[FaultKind, ...]:
     """Kinds, repeats allowed, whose turns and the final check's add up to `horizon`."""
+    if not MIN_HORIZON <= horizon <= MAX_HORIZON:
+        raise ValueError(f"horizon is {horizon}; service_repair has tasks of {MIN_HORIZON}..{MAX_HORIZON} turns")
     left = horizon - _FINAL_CHECK_TURNS
     drawn: list[FaultKind] = []
     for _ in range(1 + horizon // 25):

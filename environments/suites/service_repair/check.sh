@@ -7,6 +7,7 @@ cd "${0%/*}" || exit 2
 fail() { echo "check: $1"; exit 1; }
 
 declare -A value mode digest
+moded=() summed=()
 
 # The `key = value` or `key=value` lines of file $1.
 load() {
@@ -20,11 +21,11 @@ load() {
 load_json() {
   [[ -f $1 ]] || fail "$1: missing"
   value=()
-  local text entry form='^\{"[a-z]+":[0-9]+(,"[a-z]+":[0-9]+)*\}$'
+  local text entry number form='^\{"[a-z]+":[0-9]+(,"[a-z]+":[0-9]+)*\}$'
   text=$(< "$1") text=${text//[[:space:]]/}
   [[ $text =~ $form ]] || fail "$1: not valid JSON"
   text=${text//[\{\}\"]/}
-  while IFS=: read -r -d, entry text_value; do value[$entry]=$text_value; done <<< "$text,"
+  while IFS=: read -r -d, entry number; do value[$entry]=$number; done <<< "$text,"
 }
 
 ini() {
@@ -94,8 +95,12 @@ start() {
   "$1/$2" > /dev/null 2>&1 || fail "$1/$2: exit $?"
 }
 
-while read -r bits path; do mode[$path]=$bits; done < <(stat -c '%a %n' -- */secret */start 2> /dev/null)
-while read -r sum path; do digest[$path]=$sum; done < <(sha256sum -- */data/seed 2> /dev/null)
+while read -r app what name want; do
+  [[ $what == mode || $what == start ]] && moded+=("$app/$name")
+  [[ $what == data ]] && summed+=("$app/data/$name")
+done < spec
+while read -r bits path; do mode[$path]=$bits; done < <(stat -c '%a %n' -- "${moded[@]}" 2> /dev/null)
+while read -r sum path; do digest[$path]=$sum; done < <(sha256sum -- "${summed[@]}" 2> /dev/null)
 
 cached=
 while read -r app what name want <&3; do

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from environments.suites.service_repair.apps import checker_files
 from environments.suites.service_repair.blueprint import Blueprint
 from environments.suites.service_repair.faults.base import Leeway
 from environments.suites.service_repair.tree import Entry, Tree
+
+_SHELL_LINE = re.compile(rb"#! ?/(usr/)?bin/(env )?(sh|bash|dash)")
+"""The first lines that run a script whole: an option such as -n would run nothing of it."""
 
 
 def damage(plan: Blueprint, final: Tree) -> tuple[str, ...]:
@@ -19,8 +23,17 @@ def graded_tree(plan: Blueprint, final: Tree) -> dict[str, Entry]:
     """The final tree with pristine checker files and with no cached findings."""
     caches = {app.path("cache/ok") for app in plan.apps}
     pristine = checker_files(plan.apps)
-    own = {path: entry for path, entry in final.items() if path not in caches and path.split("/")[0] not in pristine}
+    own = {
+        path: _reachable(entry)
+        for path, entry in final.items()
+        if path not in caches and path.partition("/")[0] not in pristine
+    }
     return own | pristine
+
+
+def _reachable(entry: Entry) -> Entry:
+    """A folder that its owner may enter: one that he may not is the agent's doing and must not stop the judge."""
+    return Entry("dir", entry.mode | 0o700) if entry.type == "dir" else entry
 
 
 def _damage(plan: Blueprint, final: Tree) -> Iterator[str]:
@@ -40,5 +53,6 @@ def _within(leeway: Leeway, well: bytes, now: bytes) -> bool:
     if leeway == "lines":
         return sorted(now.split()) == sorted(well.split())
     if leeway == "first_line":
-        return now.partition(b"\n")[2] == well.partition(b"\n")[2]
+        shell, _, body = now.partition(b"\n")
+        return bool(_SHELL_LINE.fullmatch(shell)) and body == well.partition(b"\n")[2]
     return True

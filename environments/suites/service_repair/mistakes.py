@@ -42,13 +42,9 @@ def wrong_command(symptom: str, choice: Choice, rng: random.Random) -> str:
         found = re.search(pattern, symptom)
         if found and (choice.rule.then or rng.random() < 0.5):
             return rng.choice(commands).format(app=app, **found.groupdict())
-    ways = [
-        rng.choice(_OTHER_MENDS).format(app=app),
-        _wrong_value(choice.command, rng),
-        _wrong_file(choice.command, rng),
-    ]
-    fitting = [way for way in ways if way != choice.command]
-    return rng.choice(fitting)
+    others = [command for mend in _OTHER_MENDS if (command := mend.format(app=app)) != choice.command]
+    slips = (_wrong_value(choice.command, rng), _wrong_file(choice.command, rng))
+    return rng.choice([rng.choice(others), *(slip for slip in slips if slip != choice.command)])
 
 
 def _app(symptom: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from environments.sandboxes.base import CommandResult, SandboxProvider, SandboxSpec
 from environments.suites.base import Grade, ReferenceStep
@@ -14,6 +14,7 @@ from environments.suites.service_repair.blueprint import (
     VERSION,
     blueprint,
     broken_tar,
+    kinds_of,
     split_of,
 )
 from environments.suites.service_repair.demonstrations import reference_steps
@@ -46,11 +47,8 @@ class ServiceRepair:
         tasks: dict[str, TaskSpec] = {}
         for index in range(size):
             horizon = min_horizon + (index * span // size if size < span else index % span)
-            for candidate in _seeds(seed, split, index):
-                task = _task(candidate, horizon)
-                if split_of(blueprint(candidate, horizon).kinds) == split and task.task_id not in tasks:
-                    tasks[task.task_id] = task
-                    break
+            task = _first_new(_seeds(seed, split, index), horizon, split, tasks)
+            tasks[task.task_id] = task
         name = f"{self.name}-{split}-{min_horizon}-{max_horizon}-{seed}"
         return TaskPool(name=name, version=self.version, split=split, tasks=tuple(tasks.values()))
 
@@ -95,7 +93,7 @@ class ServiceRepair:
 
     def forbidden(self, task: TaskSpec) -> tuple[str, ...]:
         """The files that judge are not the agent's to change."""
-        return ("write:/srv/check", "write:/srv/spec")
+        return ("/srv/check", "/srv/spec")
 
 
 def _seeds(seed: int, split: Split, index: int) -> Iterator[int]:
@@ -103,6 +101,14 @@ def _seeds(seed: int, split: Split, index: int) -> Iterator[int]:
     rng = random.Random(digest_of(["service_repair", seed, split, index]))
     while True:
         yield rng.getrandbits(40)
+
+
+def _first_new(seeds: Iterator[int], horizon: int, split: Split, taken: Container[str]) -> TaskSpec:
+    """The first candidate of this split that the pool does not have yet; about 3 in 10 are held out."""
+    for seed in seeds:
+        if split_of(kinds_of(seed, horizon)) == split and (task := _task(seed, horizon)).task_id not in taken:
+            return task
+    raise AssertionError("the candidates have no end")
 
 
 def _task(seed: int, horizon: int) -> TaskSpec:
@@ -117,5 +123,5 @@ def _task(seed: int, horizon: int) -> TaskSpec:
         seed=seed,
         horizon=horizon,
         limits=Limits(max_turns=max_turns, max_tokens=max_turns * _TOKENS_PER_TURN),
-        tags=tuple(f"fault:{kind}" for kind in plan.kinds),
+        tags=tuple(f"fault:{kind}" for kind in kinds_of(seed, horizon)),
     )

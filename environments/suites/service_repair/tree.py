@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,10 @@ from typing import Literal
 
 EntryType = Literal["file", "dir", "link", "other"]
 _TAR_TYPES: Mapping[EntryType, bytes] = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
+
+
+MAX_FILE_BYTES = 2**20
+"""A larger file than this is of type 'other': no task has one, and a judge need not carry it."""
 
 
 class TreeError(ValueError):
@@ -55,7 +60,7 @@ def to_tar(tree: Tree) -> bytes:
             info.type = _TAR_TYPES[entry.type]
             info.mode = 0o777 if entry.type == "link" else entry.mode
             if entry.type == "link":
-                info.linkname = entry.data.decode()
+                info.linkname = os.fsdecode(entry.data)
                 tar.addfile(info)
             else:
                 info.size = len(entry.data)
@@ -83,6 +88,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
     if member.isdir():
         return Entry("dir", mode)
     if member.issym():
-        return Entry("link", 0, member.linkname.encode())
-    stream = tar.extractfile(member) if member.isreg() or member.islnk() else None
+        return Entry("link", 0, os.fsencode(member.linkname))
+    known = (member.isreg() and member.size <= MAX_FILE_BYTES) or member.islnk()
+    stream = tar.extractfile(member) if known else None
     return Entry("other", mode) if stream is None else Entry("file", mode, stream.read())

@@ -61,7 +61,8 @@ def another(value: int, rng: random.Random) -> int:
     """A number unlike `value` with as many digits and the same first one."""
     step = 10 ** (len(str(value)) - 1)
     first = value // step * step
-    return rng.choice([n for n in range(first, first + step) if n != value])
+    other = rng.randrange(first, first + step - 1)
+    return other + 1 if other >= value else other
 
 
 def replace(tree: dict[str, Entry], path: str, old: str, new: str) -> None:
