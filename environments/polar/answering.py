@@ -1,0 +1,184 @@
+"""From a request's bytes to its answer's bytes: joins, replays, streams, and notices a client that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from environments.polar.calls import CallRunner, LiveCall
+from environments.polar.errors import BadBody, EngineFailed, PolarError
+from environments.polar.request import ModelRequest
+from environments.polar.session import Asked, Session
+from environments.polar.wires.base import WireFormat
+
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+def error_response(wire: WireFormat, error: PolarError) -> JSONResponse:
+    """An error in the wire's shape. `x-should-retry` keeps SDKs from repeating what cannot succeed."""
+    retry = error.status in (429, 503)
+    headers = {"x-should-retry": "true" if retry else "false"}
+    if retry:
+        headers["retry-after"] = "1"
+    return JSONResponse(wire.error(error), status_code=error.status, headers=headers)
+
+
+async def read_body(request: Request, max_bytes: int) -> Mapping[str, Any]:
+    """The body as a JSON object. Raises BadBody when it is too large, no JSON or no object."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > max_bytes:
+            raise BadBody(f"the body has more than {max_bytes} bytes; shorten the conversation")
+        parts.append(part)
+    try:
+        body = json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as error:
+        raise BadBody(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise BadBody(f"the body is a JSON {type(body).__name__}; want an object")
+    return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """Answers requests of one recorder."""
+
+    runner: CallRunner
+    start: Callable[[Session, Asked], LiveCall]
+    keep_alive_s: float
+    max_body_bytes: int
+
+    async def __call__(self, wire: WireFormat, session: Session, request: Request, send: Send) -> None:
+        """Answer one model request."""
+        try:
+            body = await read_body(request, self.max_body_bytes)
+            model_request = wire.parse(body, request.headers)
+            asked = session.read(model_request)
+            call = session.earlier_answer(asked) or self.start(session, asked)
+        except PolarError as error:
+            await error_response(wire, error)(request.scope, request.receive, send)
+            return
+        await _Delivery(self, wire, model_request, call).run(request.scope, request.receive, send)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Delivery:
+    """One client listening to one call."""
+
+    def __init__(self, answering: Answering, wire: WireFormat, request: ModelRequest, call: LiveCall) -> None:
+        self._answering = answering
+        self._wire = wire
+        self._request = request
+        self._call = call
+        self._seen = 0
+        self._tokens = 0
+        self._last_seen = call.changed
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Deliver until the end, or until the client leaves; the last one to leave aborts the call."""
+        call = self._call
+        call.listeners += 1
+        gone = asyncio.create_task(_until_gone(receive))
+        try:
+            if self._request.stream:
+                call.streamed = True
+                await self._stream(gone, scope, receive, send)
+            else:
+                await self._whole(gone, scope, receive, send)
+        finally:
+            gone.cancel()
+            call.listeners -= 1
+            call.delivered_to(self._tokens, self._answering.runner.log, whole=False)
+            if call.running and not call.listeners:
+                call.abort()
+
+    async def _whole(self, gone: asyncio.Task[None], scope: Scope, receive: Receive, send: Send) -> None:
+        call = self._call
+        while call.running and not gone.done():
+            await self._wait(gone, None)
+        if call.running:
+            return
+        if call.answer is None or call.state != "complete":
+            await error_response(self._wire, self._error())(scope, receive, send)
+            return
+        body = self._wire.answer(self._request, call, call.answer)
+        await JSONResponse(body)(scope, receive, send)
+        self._done()
+
+    def _error(self) -> PolarError:
+        return self._call.error or EngineFailed("the call did not finish")
+
+    def _done(self) -> None:
+        self._tokens = len(self._call.ids)
+        self._call.delivered_to(self._tokens, self._answering.runner.log, whole=True)
+
+    async def _wait(self, gone: asyncio.Task[None], timeout_s: float | None) -> bool:
+        """Wait for news of the call; False when the time is up first."""
+        if self._last_seen is not self._call.changed:
+            self._last_seen = self._call.changed
+            return True
+        news = asyncio.ensure_future(self._last_seen.wait())
+        try:
+            done, _ = await asyncio.wait({news, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        self._last_seen = self._call.changed
+        return bool(done)
+
+    async def _stream(self, gone: asyncio.Task[None], scope: Scope, receive: Receive, send: Send) -> None:
+        call, view = self._call, self._answering.runner.view(self._call)
+        if call.answer is not None and not call.running:
+            call.answer = view.finish(call.answer, len(call.ids))
+        while call.running and not view.pieces and not gone.done():
+            if not await self._wait(gone, self._answering.keep_alive_s):
+                break
+        if call.state in ("broken", "cancelled"):
+            await error_response(self._wire, self._error())(scope, receive, send)
+            return
+        await self._events(gone, send)
+
+    async def _events(self, gone: asyncio.Task[None], send: Send) -> None:
+        call, view = self._call, self._answering.runner.view(self._call)
+        writer = self._wire.stream(self._request, call)
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _send(send, writer.begin())
+        while True:
+            running = call.running
+            pieces = view.pieces[self._seen :]
+            self._seen += len(pieces)
+            if pieces:
+                await _send(send, writer.pieces(pieces))
+                self._tokens = pieces[-1].tokens
+            if gone.done():
+                return
+            if not running:
+                break
+            if not pieces and not await self._wait(gone, self._answering.keep_alive_s):
+                await _send(send, KEEP_ALIVE)
+        await self._last(writer, send)
+
+    async def _last(self, writer: Any, send: Send) -> None:
+        call = self._call
+        ok = call.state == "complete" and call.answer is not None
+        await _send(send, writer.end(call.answer) if ok else writer.failed(self._error()))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if ok:
+            self._done()
+
+
+async def _send(send: Send, data: bytes) -> None:
+    if data:
+        await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,0 +1,261 @@
+"""One call to the engine: runs apart from whoever listens, so that it can be joined, replayed or aborted."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from environments.polar.errors import EngineFailed, LogFailed, PolarError
+from environments.polar.lineage import Place
+from environments.polar.log import LogWriter
+from environments.polar.rendering import Answer, Rendering, Tools
+from environments.polar.stream_view import StreamView, cut_at_stop
+from environments.types import CallState, Wire
+from infra.engines.base import Engine, EngineError, FinishReason, GenerateRequest, Sampling, TokenDelta
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LiveCall:
+    """A call while it runs, and what is needed to replay it until it has been delivered."""
+
+    call_id: str
+    rollout_id: str
+    session_id: str
+    wire: Wire
+    place: Place
+    ordinal: int
+    call_index: int
+    prompt_ids: list[int]
+    sampling: Sampling
+    stops: tuple[str, ...]
+    tools: Tools
+    started_at: float
+    streamed: bool
+    offsets: list[int]
+    prompt_tokens: int = 0
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    logged: int = 0
+    policy_version: int = -1
+    state: CallState | None = None
+    finish_reason: FinishReason = "abort"
+    answer: Answer | None = None
+    error: PolarError | None = None
+    view: StreamView | None = None
+    delivered: int = 0
+    fully_delivered: bool = False
+    listeners: int = 0
+    begun: bool = False
+    aborted: bool = False
+    ending: bool = False
+    task: asyncio.Task[None] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def running(self) -> bool:
+        """Whether tokens may still come."""
+        return self.state is None
+
+    def notify(self) -> None:
+        """Wake all who wait for `changed`."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def abort(self) -> None:
+        """Stop the generation, unless its end is already on its way to the disk."""
+        self.aborted = True
+        if self.task is not None and self.begun and not self.ending:
+            self.task.cancel()
+
+    def delivered_to(self, tokens: int, log: LogWriter, *, whole: bool) -> None:
+        """Note that a client has been sent the first `tokens` tokens (`whole`: and the end of the answer)."""
+        self.fully_delivered = self.fully_delivered or whole
+        if tokens > self.delivered:
+            self.delivered = tokens
+            head = {"kind": "delivered", "rollout": self.rollout_id, "call": self.call_id, "tokens": tokens}
+            self.offsets.append(log.append(head))
+
+    async def ended(self) -> None:
+        """Wait until the call has its end on record."""
+        while self.state is None:
+            await self.changed.wait()
+
+
+def check_delta(delta: TokenDelta) -> None:
+    """Raise EngineFailed unless each sampled token has a finite log-probability of its own."""
+    if len(delta.ids) != len(delta.logprobs):
+        raise EngineFailed(f"the engine gave {len(delta.ids)} ids with {len(delta.logprobs)} logprobs")
+    bad = next((x for x in delta.logprobs if not math.isfinite(x) or x > 1e-6), None)
+    if bad is not None:
+        raise EngineFailed(f"the engine gave a logprob of {bad}; want finite and <= 0")
+
+
+@dataclass(slots=True, kw_only=True)
+class CallRunner:
+    """Runs calls: engine to log, log to listeners, in that order."""
+
+    engine: Engine
+    rendering: Rendering
+    log: LogWriter
+    clock: Callable[[], float]
+
+    async def run(self, call: LiveCall, finished: Callable[[LiveCall], None]) -> None:
+        """Drive one call to its end; `finished` is told before the listeners are."""
+        call.begun = True
+        try:
+            if call.aborted:  # a task that is cancelled before its first step would never come here
+                raise asyncio.CancelledError
+            await self._generate(call)
+            await self._complete(call)
+        except asyncio.CancelledError:
+            self._end(call, "cancelled", None)
+        except (EngineError, PolarError) as error:
+            self._end(call, "broken", error)
+        except ValueError as error:  # the engine's word for a request that it cannot serve
+            self._end(call, "broken", error)
+        finally:
+            finished(call)
+            call.notify()
+
+    async def _generate(self, call: LiveCall) -> None:
+        request = GenerateRequest(
+            request_id=call.call_id,
+            session_id=call.session_id,
+            rollout_id=call.rollout_id,
+            call_index=call.call_index,
+            prompt_ids=call.prompt_ids,
+            sampling=call.sampling,
+        )
+        if not call.streamed and not call.stops:
+            done = await self.engine.generate(request)
+            self._take(call, TokenDelta(**{f: getattr(done, f) for f in ("ids", "logprobs", "policy_version")}))
+            call.finish_reason = done.finish_reason
+            return
+        stream = self.engine.stream(request)
+        try:
+            async for delta in stream:
+                self._take(call, delta)
+                if delta.finish_reason is not None:
+                    call.finish_reason = delta.finish_reason
+                if self._stopped(call, len(delta.ids)):
+                    call.finish_reason = "stop"
+                    break
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _take(self, call: LiveCall, delta: TokenDelta) -> None:
+        check_delta(delta)
+        if call.policy_version not in (-1, delta.policy_version):
+            raise EngineFailed(f"weights changed from {call.policy_version} to {delta.policy_version} in a call")
+        call.policy_version = delta.policy_version
+        call.ids += delta.ids
+        call.logprobs += delta.logprobs
+        if call.streamed and not call.stops:
+            self._log_delta(call)
+            self.view(call).grow(len(call.ids))
+            call.notify()
+
+    def _log_delta(self, call: LiveCall) -> None:
+        new = slice(call.logged, len(call.ids))
+        head = {"kind": "delta", "rollout": call.rollout_id, "call": call.call_id, "version": call.policy_version}
+        call.offsets.append(self.log.append(head, ids=[call.ids[new]], logprobs=[call.logprobs[new]]))
+        call.logged = len(call.ids)
+
+    def _stopped(self, call: LiveCall, fresh: int) -> bool:
+        """Whether a stop string has come; cuts the ids after the token that completes it."""
+        if not call.stops:
+            return False
+        window = fresh + 4 * max(len(s) for s in call.stops)
+        start = max(0, len(call.ids) - window)
+        for end in range(len(call.ids) - fresh + 1, len(call.ids) + 1):
+            text = self.rendering.text(call.ids[start:end])
+            if any(stop in text for stop in call.stops):
+                del call.ids[end:]
+                del call.logprobs[end:]
+                self._show(call)
+                return True
+        self._show(call)
+        return False
+
+    def _show(self, call: LiveCall) -> None:
+        if call.streamed:
+            self._log_delta(call)
+            self.view(call).grow(len(call.ids))
+            call.notify()
+
+    def view(self, call: LiveCall) -> StreamView:
+        """The call's picture for streams, made when first asked for."""
+        if call.view is None:
+            call.view = StreamView(parse=lambda: self._parse(call, unfinished=True), stops=call.stops)
+        return call.view
+
+    def _parse(self, call: LiveCall, *, unfinished: bool) -> Answer:
+        return self.rendering.parse(
+            call.ids, call.prompt_ids, call.tools, call.call_id, unfinished=unfinished
+        )
+
+    async def _complete(self, call: LiveCall) -> None:
+        if call.finish_reason == "abort":
+            raise EngineFailed("the engine aborted the call")
+        answer = self._parse(call, unfinished=False)
+        answer = replace(answer, text=cut_at_stop(answer.text, call.stops))
+        call.answer = self.view(call).finish(answer, len(call.ids)) if call.streamed else answer
+        call.ending = True
+        self._log_end(call, "complete", "")
+        call.notify()
+        await self.log.commit()
+        call.state = "complete"
+
+    def _end(self, call: LiveCall, state: CallState, cause: Exception | None) -> None:
+        call.error = cause if isinstance(cause, PolarError) else EngineFailed(str(cause) if cause else "aborted")
+        call.finish_reason = "abort"
+        try:
+            self._log_end(call, state, str(cause or ""))
+        except LogFailed as error:
+            call.error = error
+        call.state = state
+
+    def _log_end(self, call: LiveCall, state: CallState, fault: str) -> None:
+        new = slice(call.logged, len(call.ids))
+        head = {
+            "kind": "end",
+            "rollout": call.rollout_id,
+            "call": call.call_id,
+            "state": state,
+            "fault": fault,
+            "finish": call.finish_reason,
+            "version": call.policy_version,
+            "tokens": len(call.ids),
+            "parse": call.answer.outcome if call.answer is not None else "",
+            "at": self.clock(),
+            "answer": message_plain(call.answer) if call.answer is not None else None,
+        }
+        call.offsets.append(self.log.append(head, ids=[call.ids[new]], logprobs=[call.logprobs[new]]))
+        call.logged = len(call.ids)
+
+
+def message_plain(answer: Answer) -> dict[str, Any]:
+    """An answer as the log keeps it."""
+    return {
+        "text": answer.text,
+        "reasoning": answer.reasoning,
+        "calls": [[c.call_id, c.name, c.arguments_text()] for c in answer.tool_calls],
+    }
+
+
+def new_messages_plain(messages: Sequence[Any]) -> list[dict[str, Any]]:
+    """Messages as the log keeps them."""
+    return [
+        {
+            "role": m.role,
+            "text": m.text,
+            "tool_call_id": m.tool_call_id,
+            "calls": [[c.call_id, c.name, c.arguments_text()] for c in m.tool_calls],
+        }
+        for m in messages
+    ]

@@ -1,0 +1,175 @@
+"""Which earlier call a request goes on from, and if none, why not. One tree a session, held linear in tokens."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from environments.polar.messages import Conversation, Message, same_reasoning
+from environments.types import ForkCause, Role
+
+MAIN = "main"
+# Phrases of the one-shot calls that harnesses make beside the work (titles, topics); matched in lower case.
+SIDE_PHRASES = ("title", "isnewtopic", "new topic", "summarize this coding conversation in under")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What a harness says of itself in headers: an agent of its own, if any."""
+
+    agent_id: str = ""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Node:
+    """A finished call: where it hangs, what it added. `full_ids` is kept for the tips of lines only."""
+
+    call_id: str
+    parent: Node | None
+    line: Line
+    ordinal: int
+    tail_ids: array[int]
+    completion_ids: array[int]
+    answer: Message
+    full_ids: list[int] | None = None
+
+    def context(self) -> list[int]:
+        """Prompt and completion, whole."""
+        if self.full_ids is not None:
+            return self.full_ids
+        parts: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.full_ids is None:
+            parts.append(node)
+            node = node.parent
+        ids = list(node.full_ids) if node is not None and node.full_ids is not None else []
+        for part in reversed(parts):
+            ids += part.tail_ids
+            ids += part.completion_ids
+        return ids
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Line:
+    """The calls of one agent. `base` sets its call indexes apart from those of other lines."""
+
+    agent_id: str
+    role: Role
+    root: bytes
+    base: int
+    has_tools: bool
+    ordinals: int = 0
+    longest: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a request stands. `parent` is the node it extends; `related` the call that a fork departs from."""
+
+    line: Line
+    parent: Node | None
+    new: Sequence[Message]
+    cause: ForkCause
+    related: str | None
+
+
+@dataclass(slots=True)
+class Lineage:
+    """The tree of one rollout."""
+
+    lines: list[Line] = field(default_factory=list)
+    _by_state: dict[bytes, Node] = field(default_factory=dict)
+    _seen: dict[bytes, tuple[Line, str]] = field(default_factory=dict)
+
+    def place(self, conversation: Conversation, root: bytes, tools: Sequence[Any], hints: Hints) -> Place:
+        """Find the parent by meaning, else name the cause of the fork."""
+        parent, new = self._find_parent(conversation, root)
+        if parent is not None:
+            return Place(line=parent.line, parent=parent, new=new, cause="continuation", related=parent.call_id)
+        return self._fork(conversation, root, tools, hints)
+
+    def _find_parent(self, conversation: Conversation, root: bytes) -> tuple[Node | None, Sequence[Message]]:
+        messages, lead, chain = conversation.messages, conversation.lead, conversation.chain
+        for end in range(len(messages), lead, -1):
+            echoed = messages[end - 1]
+            if echoed.role != "assistant":
+                continue
+            node = self._by_state.get(root + chain[end - lead])
+            if node is not None and same_reasoning(node.answer.reasoning, echoed.reasoning):
+                return node, messages[end:]
+            return None, messages
+        return None, messages
+
+    def _fork(self, conversation: Conversation, root: bytes, tools: Sequence[Any], hints: Hints) -> Place:
+        depth, line, related = self._deepest_shared(conversation)
+        length = len(conversation.chain) - 1
+        if line is not None and depth >= 1 and not self._is_other_agent(hints, line):
+            cause: ForkCause = "compacted" if length < line.longest else "rewritten"
+            return Place(line=line, parent=None, new=conversation.messages, cause=cause, related=related)
+        line = next((x for x in self.lines if x.root == root and not self._is_other_agent(hints, x)), None)
+        if line is not None and line.role != "side":
+            return Place(line=line, parent=None, new=conversation.messages, cause="compacted", related=None)
+        return self._new_line(conversation, root, tools, hints)
+
+    @staticmethod
+    def _is_other_agent(hints: Hints, line: Line) -> bool:
+        return bool(hints.agent_id) and line.agent_id != hints.agent_id
+
+    def _deepest_shared(self, conversation: Conversation) -> tuple[int, Line | None, str | None]:
+        """How many messages at the start were seen before (whatever the system text), and in which line."""
+        for depth in range(len(conversation.chain) - 1, 0, -1):
+            seen = self._seen.get(conversation.chain[depth])
+            if seen is not None:
+                return depth, seen[0], seen[1]
+        return 0, None, None
+
+    def _new_line(self, conversation: Conversation, root: bytes, tools: Sequence[Any], hints: Hints) -> Place:
+        role = self._role(conversation, tools, hints)
+        mark = zlib.crc32(root + conversation.chain[min(1, len(conversation.chain) - 1)])
+        agent_id = hints.agent_id or (MAIN if role == "main" else f"{role}-{mark:08x}")
+        line = Line(
+            agent_id=agent_id,
+            role=role,
+            root=root,
+            base=0 if role == "main" else 1 + mark % 2046,
+            has_tools=bool(tools),
+        )
+        self.lines.append(line)
+        cause: ForkCause = "root" if role == "main" else role
+        return Place(line=line, parent=None, new=conversation.messages, cause=cause, related=None)
+
+    def _role(self, conversation: Conversation, tools: Sequence[Any], hints: Hints) -> Role:
+        main = next((x for x in self.lines if x.role == "main"), None)
+        if hints.agent_id:
+            return "sub_agent"
+        if not tools and (_looks_like_side(conversation) or (main is not None)):
+            return "side"
+        return "main" if main is None else "sub_agent"
+
+    def ordinal(self, place: Place) -> int:
+        """The call's number within its line: a function of the conversation, not of the order of arrival."""
+        ordinal = place.parent.ordinal + 1 if place.parent is not None else place.line.ordinals
+        place.line.ordinals = max(place.line.ordinals, ordinal + 1)
+        return ordinal
+
+    def note(self, conversation: Conversation, line: Line, call_id: str) -> None:
+        """Remember a request's messages, so that a later fork can say from where it departs."""
+        line.longest = max(line.longest, len(conversation.chain) - 1)
+        for digest in reversed(conversation.chain[1:]):
+            if digest in self._seen:
+                break
+            self._seen[digest] = (line, call_id)
+
+    def finish(self, node: Node, state: bytes) -> None:
+        """Make a complete call known as a possible parent; its parent's ids need no second copy now."""
+        self._by_state[state] = node
+        if node.parent is not None:
+            node.parent.full_ids = None
+
+
+def _looks_like_side(conversation: Conversation) -> bool:
+    text = " ".join(m.text for m in conversation.messages[:2]).lower()
+    return len(conversation.messages) <= 3 and any(phrase in text for phrase in SIDE_PHRASES)

@@ -1,0 +1,251 @@
+"""One rollout's session: who may call, how much, and which call a request is."""
+
+from __future__ import annotations
+
+import hmac
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+
+from environments.polar.base import SessionBudget
+from environments.polar.calls import LiveCall, new_messages_plain
+from environments.polar.errors import BudgetExhausted, TooLong
+from environments.polar.lineage import Lineage, Node, Place
+from environments.polar.log import LogWriter
+from environments.polar.messages import Conversation, Message, converse, extend_digest, message_digest, tools_digest
+from environments.polar.rendering import Rendering
+from environments.polar.request import ModelRequest
+from environments.types import ForkCause
+from infra.digests import canonical_json
+from infra.engines.base import Sampling
+
+RECENT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What a session must know of the model: how to render for it and how much it holds."""
+
+    rendering: Rendering
+    max_context: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request read by meaning. `body` is equal for a retry; `prompt` for the same prompt with other limits."""
+
+    request: ModelRequest
+    conversation: Conversation
+    root: bytes
+    prompt: bytes
+    body: bytes
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Session:
+    """The state of one open rollout. All methods are synchronous: one event loop makes each a transaction."""
+
+    rollout_id: str
+    key: str
+    sampling: Sampling
+    budget: SessionBudget
+    model: Model
+    log: LogWriter
+    clock: Callable[[], float]
+    lineage: Lineage = field(default_factory=Lineage)
+    offsets: list[int] = field(default_factory=list)
+    calls_used: int = 0
+    tokens_used: int = 0
+    budget_hit: bool = False
+    running: set[LiveCall] = field(default_factory=set)
+    engine_sessions: set[str] = field(default_factory=set)
+    _by_body: dict[bytes, LiveCall] = field(default_factory=dict)
+    _by_prompt: dict[bytes, LiveCall] = field(default_factory=dict)
+    _call_ids: set[str] = field(default_factory=set)
+    _recent: list[Conversation] = field(default_factory=list)
+
+    def accepts(self, key: str) -> bool:
+        """Whether this is the session's capability key (compared in constant time)."""
+        return hmac.compare_digest(self.key.encode(), key.encode("utf-8", "surrogatepass"))
+
+    def read(self, request: ModelRequest) -> Asked:
+        """Read a request's messages by meaning. Raises BadBody through the wire's converter."""
+        earlier = max(self._recent, key=lambda c: _head_equals(c, request), default=None)
+        conversation = converse(request.items, request.convert, earlier)
+        self._recent = [conversation, *(c for c in self._recent if c is not earlier)][:RECENT]
+        root = blake2b(digest_size=16)
+        for message in conversation.system:
+            root.update(message_digest(message))
+        root.update(tools_digest(request.tools))
+        prompt = root.digest() + conversation.chain[-1]
+        limits = canonical_json([request.max_tokens, request.stop, request.wire])
+        return Asked(
+            request=request,
+            conversation=conversation,
+            root=root.digest(),
+            prompt=prompt,
+            body=prompt + blake2b(limits, digest_size=16).digest(),
+        )
+
+    def earlier_answer(self, asked: Asked) -> LiveCall | None:
+        """The call that this request repeats and whose answer did not wholly arrive: join or replay it."""
+        twin = self._by_body.get(asked.body)
+        if twin is None or twin.fully_delivered or twin.state in ("cancelled", "broken"):
+            return None
+        return twin
+
+    def begin(self, asked: Asked) -> LiveCall:
+        """Admit a new call and log its start. Raises BudgetExhausted, TooLong, LogFailed."""
+        twin = self._by_body.get(asked.body) or self._by_prompt.get(asked.prompt)
+        place = self._place(asked, twin)
+        place, prompt_ids, tail_ids = self._render(asked, place)
+        sampling = self._sampling(asked, place, len(prompt_ids))
+        call = self._make(asked, place, twin, prompt_ids, sampling)
+        call.prompt_tokens = len(tail_ids)
+        self._log_start(call, asked, tail_ids)
+        self.calls_used += call.place.line.role != "side"
+        self.running.add(call)
+        self._by_body[asked.body] = self._by_prompt[asked.prompt] = call
+        return call
+
+    def _place(self, asked: Asked, twin: LiveCall | None) -> Place:
+        if twin is None:
+            return self.lineage.place(asked.conversation, asked.root, asked.request.tools, asked.request.hints)
+        cause: ForkCause = "retry" if twin.state in ("cancelled", "broken") else "resample"
+        return replace(twin.place, cause=cause, related=twin.call_id)
+
+    def _render(self, asked: Asked, place: Place) -> tuple[Place, list[int], list[int]]:
+        """The prompt's ids and the part that is new after the parent; a fork where no tail is provable."""
+        rendering, tools = self.model.rendering, asked.request.tools
+        if place.parent is not None:
+            held = place.parent.context()
+            tail = self._tail(asked, place.parent, held, place.new)
+            if isinstance(tail, list):
+                return place, held + tail, tail
+            related = place.parent.call_id
+            place = replace(place, parent=None, new=asked.conversation.messages, cause=tail, related=related)
+        prompt_ids = rendering.prompt(asked.conversation.messages, tools)
+        return place, prompt_ids, prompt_ids
+
+    def _tail(
+        self, asked: Asked, parent: Node, held: list[int], new: Sequence[Message]
+    ) -> list[int] | ForkCause:
+        rendering, tools = self.model.rendering, asked.request.tools
+        completion = list(parent.completion_ids)
+        tail = rendering.tail(held[: len(held) - len(completion)], completion, new, tools)
+        if tail is not None:
+            return tail
+        messages = asked.conversation.messages
+        history = messages[: len(messages) - len(new)]
+        return rendering.tail_by_difference(history, new, tools, completion)
+
+    def _sampling(self, asked: Asked, place: Place, prompt_length: int) -> Sampling:
+        room = self.model.max_context - prompt_length
+        if room < 1:
+            raise TooLong(
+                f"the prompt has {prompt_length} tokens; this model's maximum context length is "
+                f"{self.model.max_context} tokens. Shorten the conversation."
+            )
+        left = self.budget.max_tokens - self.tokens_used - sum(c.sampling.max_tokens for c in self.running)
+        calls_left = self.budget.max_calls - self.calls_used
+        if left < 1 or (calls_left < 1 and place.line.role != "side"):
+            self.budget_hit = True
+            raise BudgetExhausted(
+                f"budget_exhausted: this rollout may make {self.budget.max_calls} calls and sample "
+                f"{self.budget.max_tokens} tokens; it has made {self.calls_used} and sampled {self.tokens_used}"
+            )
+        asked_tokens = asked.request.max_tokens or self.sampling.max_tokens
+        stops = dict.fromkeys((*self.sampling.stop_token_ids, *self.model.rendering.stop_token_ids))
+        return replace(
+            self.sampling,
+            max_tokens=min(asked_tokens, self.sampling.max_tokens, room, left),
+            stop_token_ids=tuple(stops),
+        )
+
+    def _make(
+        self, asked: Asked, place: Place, twin: LiveCall | None, prompt_ids: list[int], sampling: Sampling
+    ) -> LiveCall:
+        line, index = place.line, self._index(place, twin, asked)
+        call_id = name = f"{self.rollout_id}.{line.base}.{index & 0xFFFFF}"
+        attempt = 0
+        while call_id in self._call_ids:
+            attempt += 1
+            call_id = f"{name}.{attempt}"
+        self._call_ids.add(call_id)
+        self.lineage.note(asked.conversation, line, call_id)
+        session_id = f"{self.rollout_id}.{line.base}"
+        self.engine_sessions.add(session_id)
+        return LiveCall(
+            call_id=call_id,
+            rollout_id=self.rollout_id,
+            session_id=session_id,
+            wire=asked.request.wire,
+            place=place,
+            ordinal=index & 0xFFFF,
+            call_index=index,
+            prompt_ids=prompt_ids,
+            sampling=sampling,
+            stops=asked.request.stop,
+            tools=asked.request.tools,
+            started_at=self.clock(),
+            streamed=asked.request.stream,
+            offsets=self.offsets,
+        )
+
+    def _index(self, place: Place, twin: LiveCall | None, asked: Asked) -> int:
+        """Where the call stands in its line: 16 bits of ordinal, 4 of resample, then the line."""
+        if twin is None:
+            ordinal = self.lineage.ordinal(place)
+            return (place.line.base << 20) | (ordinal & 0xFFFF)
+        if place.cause == "retry":
+            return twin.call_index
+        return (twin.call_index & ~0xF0000) | ((((twin.call_index >> 16) + 1) & 0xF) << 16)
+
+    def _log_start(self, call: LiveCall, asked: Asked, tail_ids: list[int]) -> None:
+        place = call.place
+        head = {
+            "kind": "start",
+            "rollout": self.rollout_id,
+            "call": call.call_id,
+            "agent": place.line.agent_id,
+            "role": place.line.role,
+            "parent": place.parent.call_id if place.parent is not None else None,
+            "cause": place.cause,
+            "related": place.related,
+            "wire": call.wire,
+            "index": call.call_index,
+            "sampling": asdict(call.sampling),
+            "tokenizer": self.model.rendering.digest,
+            "at": call.started_at,
+            "messages": new_messages_plain(place.new),
+            "tools": sorted(str(t.get("function", {}).get("name", "")) for t in asked.request.tools),
+        }
+        self.offsets.append(self.log.append(head, ids=[tail_ids]))
+
+    def finished(self, call: LiveCall, asked: Asked) -> None:
+        """Take a call's end into the books; a complete one may now be a parent."""
+        self.running.discard(call)
+        self.tokens_used += len(call.ids)
+        if call.state != "complete" or call.answer is None:
+            return
+        parent = call.place.parent
+        node = Node(
+            call_id=call.call_id,
+            parent=parent,
+            line=call.place.line,
+            ordinal=call.ordinal,
+            tail_ids=array("i", call.prompt_ids[len(call.prompt_ids) - call.prompt_tokens :]),
+            completion_ids=array("i", call.ids),
+            answer=call.answer.message(),
+            full_ids=call.prompt_ids + call.ids,
+        )
+        self.lineage.finish(node, asked.root + extend_digest(asked.conversation.chain[-1], node.answer))
+
+
+def _head_equals(conversation: Conversation, request: ModelRequest) -> int:
+    """A cheap measure of which earlier request this one goes on from: equal ends beat equal beginnings."""
+    items, old = request.items, conversation.items
+    if not items or not old or items[0] != old[0]:
+        return 0
+    return 1 + (len(old) if len(items) >= len(old) and items[len(old) - 1] == old[-1] else 0)
