@@ -1,0 +1,135 @@
+"""Files of a box as the host reaches them: from a descriptor of its root, never following a link out of it.
+
+Every path is resolved by openat2(2) with RESOLVE_IN_ROOT and without magic links, so `..`, absolute links and
+/proc links cannot leave the box, whoever races to change the tree. Nothing here runs the agent's tools.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from environments.sandboxes.base import SandboxError
+
+_OPENAT2 = 437
+_NO_MAGICLINKS, _NO_SYMLINKS, _IN_ROOT = 0x02, 0x04, 0x10
+_RETRIES = 100
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
+
+
+def _openat2(root_fd: int, path: str, flags: int, resolve: int) -> int:
+    how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=0, resolve=resolve)
+    number = errno.EAGAIN
+    for _ in range(_RETRIES):
+        fd = _libc.syscall(_OPENAT2, root_fd, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+        if fd >= 0:
+            return int(fd)
+        number = ctypes.get_errno()
+        if number != errno.EAGAIN:
+            break
+    if number in (errno.ENOSYS, errno.EPERM):
+        raise SandboxError(
+            f"openat2 failed with {os.strerror(number)}; reaching a box's files safely needs Linux 5.6 or later "
+            "and, in a container, a seccomp profile that allows openat2"
+        )
+    raise OSError(number, os.strerror(number), path)
+
+
+class BoxFiles:
+    """Reads and writes below one directory descriptor of a box; owns the descriptor.
+
+    `owner` is (uid, gid) for what is written, None where the host user is already the box's user.
+    """
+
+    def __init__(self, root_fd: int, owner: tuple[int, int] | None) -> None:
+        self._root_fd = root_fd
+        self._owner = owner
+
+    def below(self, path: str) -> BoxFiles:
+        """The same for a folder of this one. Raises OSError."""
+        return BoxFiles(
+            _openat2(self._root_fd, path, os.O_PATH | os.O_DIRECTORY, _IN_ROOT | _NO_MAGICLINKS), self._owner
+        )
+
+    def close(self) -> None:
+        """Let go of the tree."""
+        os.close(self._root_fd)
+
+    @contextmanager
+    def opened(self, path: str, flags: int, *, follow: bool = True) -> Iterator[int]:
+        """A descriptor of an existing path; with `follow` false no part of it may be a link. Raises OSError."""
+        resolve = _IN_ROOT | _NO_MAGICLINKS | (0 if follow else _NO_SYMLINKS)
+        fd = _openat2(self._root_fd, path or ".", flags, resolve)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def read(self, path: str, *, max_bytes: int, follow: bool = True) -> bytes:
+        """A regular file's content. Raises OSError, also for what is no regular file or larger than `max_bytes`."""
+        with self.opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=follow) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, f"not a regular file ({stat.filemode(status.st_mode)})", path)
+            if status.st_size > max_bytes:
+                raise OSError(errno.EFBIG, f"{status.st_size} bytes, more than {max_bytes}", path)
+            with os.fdopen(os.dup(fd), "rb") as stream:
+                return stream.read(max_bytes)
+
+    def make_folders(self, path: str, *, follow: bool = True) -> None:
+        """Make a folder and its parents, those that are missing. Raises OSError."""
+        parts = [p for p in path.split("/") if p]
+        for count in range(1, len(parts) + 1):
+            with self.opened("/".join(parts[: count - 1]), os.O_PATH | os.O_DIRECTORY, follow=follow) as parent_fd:
+                try:
+                    os.mkdir(parts[count - 1], 0o755, dir_fd=parent_fd)
+                except FileExistsError:
+                    continue
+                self._own(parent_fd, parts[count - 1])
+
+    def write(self, path: str, data: bytes, *, mode: int, follow_parents: bool = True) -> None:
+        """Put a new regular file in place of whatever stood there (a link is replaced). Raises OSError."""
+        with self._place(path, follow_parents) as (parent_fd, name):
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent_fd)
+            with os.fdopen(fd, "wb") as stream:
+                stream.write(data)
+                if self._owner:
+                    os.fchown(fd, *self._owner)
+                os.fchmod(fd, mode)
+
+    def link(self, path: str, target: str, *, hard: bool) -> None:
+        """Make a symbolic link to the text `target`, or a hard link to the file at `target`. Raises OSError."""
+        with self._place(path, follow=False) as (parent_fd, name):
+            if not hard:
+                os.symlink(target, name, dir_fd=parent_fd)
+                self._own(parent_fd, name)
+                return
+            folder, _, source = target.rpartition("/")
+            with self.opened(folder, os.O_PATH | os.O_DIRECTORY, follow=False) as source_fd:
+                os.link(source, name, src_dir_fd=source_fd, dst_dir_fd=parent_fd, follow_symlinks=False)
+
+    def set_folder_mode(self, path: str, mode: int) -> None:
+        """chmod a folder that is no link. Raises OSError."""
+        with self.opened(path, os.O_RDONLY | os.O_DIRECTORY, follow=False) as fd:
+            os.fchmod(fd, mode)
+
+    @contextmanager
+    def _place(self, path: str, follow: bool) -> Iterator[tuple[int, str]]:
+        folder, _, name = path.strip("/").rpartition("/")
+        self.make_folders(folder, follow=follow)
+        with self.opened(folder, os.O_PATH | os.O_DIRECTORY, follow=follow) as parent_fd:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent_fd)
+            yield parent_fd, name
+
+    def _own(self, parent_fd: int, name: str) -> None:
+        if self._owner:
+            os.chown(name, *self._owner, dir_fd=parent_fd, follow_symlinks=False)

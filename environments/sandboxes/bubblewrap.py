@@ -1,0 +1,165 @@
+"""Boxes by bubblewrap: namespaces without network, no capabilities, a world of read-only host tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from itertools import count
+from pathlib import Path
+
+from environments.sandboxes import control_groups
+from environments.sandboxes.base import Sandbox, SandboxError, SandboxSpec
+from environments.sandboxes.box import BubblewrapBox, end_process
+from environments.sandboxes.box_files import BoxFiles
+from environments.sandboxes.inside.wire import pack, unpack
+from environments.sandboxes.launch import (
+    INSTALL_HINT,
+    Launched,
+    box_env,
+    find_bwrap,
+    find_interpreter,
+    launch,
+    may_use_own_uids,
+    writable_folders,
+)
+from environments.sandboxes.relay import Relay
+
+START_TIMEOUT_S = 30.0
+
+
+class BubblewrapProvider:
+    """Makes boxes with bwrap, each with a kept shell under a process 1 of ours.
+
+    As root every box gets a user id of its own; as another user, a user namespace. `use_control_groups=False`
+    takes the watcher inside the box even where the kernel could hold the limits.
+    """
+
+    name = "bubblewrap"
+
+    def __init__(self, *, bwrap: Path | None = None, use_control_groups: bool = True) -> None:
+        self._bwrap = bwrap
+        self._own_uids = may_use_own_uids()
+        self._parents = control_groups.find_parents() if use_control_groups else None
+        self._numbers = count()
+        self._owner = f"{os.getpid()}-{control_groups.start_tick(os.getpid())}"
+        self.not_covered = _not_covered(self._own_uids, self._parents is not None)
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        """A fresh box, ready for its first command. Raises SandboxError with the mend when the host cannot."""
+        bwrap = self._bwrap or find_bwrap()
+        group = self._make_group(spec)
+        try:
+            launched = launch(bwrap, spec, own_uids=self._own_uids, group=group, owner=self._owner)
+        except OSError as error:
+            if group:
+                group.remove()
+            raise SandboxError(f"cannot run {bwrap}: {error}; {INSTALL_HINT}") from error
+        try:
+            return await self._finish(spec, launched, group)
+        except BaseException:
+            launched.control.close()
+            await asyncio.to_thread(end_process, launched.process)
+            if group:
+                group.remove()
+            raise
+        finally:
+            os.close(launched.complaints_fd)
+
+    async def sweep(self) -> int:
+        """Kill and remove boxes whose owner process is dead."""
+        return await asyncio.to_thread(control_groups.sweep, self._parents) if self._parents else 0
+
+    def _make_group(self, spec: SandboxSpec) -> control_groups.ControlGroup | None:
+        if self._parents is None:
+            return None
+        name = f"{control_groups.PREFIX}{self._owner}-{next(self._numbers)}"
+        try:
+            return control_groups.ControlGroup(self._parents, name, spec.limits)
+        except OSError as error:
+            raise SandboxError(f"cannot make the control group {name}: {error}") from error
+
+    async def _finish(
+        self, spec: SandboxSpec, launched: Launched, group: control_groups.ControlGroup | None
+    ) -> Sandbox:
+        """Tell process 1 what it is, and take what it hands over."""
+        launched.control.setblocking(False)
+        files = None
+        relays: list[Relay] = []
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.get_running_loop().sock_sendall(launched.control, pack(self._config(spec, launched)))
+                root_fd = await _take_descriptor(launched)
+                files = BoxFiles(root_fd, (launched.uid, launched.uid) if self._own_uids else None)
+                for exposed in spec.exposed:
+                    listener = socket.socket(fileno=await _take_descriptor(launched))
+                    relays.append(await Relay.start(listener, exposed.host_socket))
+                await _expect_ready(launched)
+            return BubblewrapBox(spec, launched.control, launched.process, files, group, tuple(relays))
+        except (OSError, TimeoutError) as error:
+            for relay in relays:
+                await relay.close()
+            if files:
+                files.close()
+            raise SandboxError(
+                f"box {spec.label!r} did not start: {launched.complaints() or error!r}; bwrap needs permission to "
+                "make namespaces (in a container: --privileged, or root with CAP_SYS_ADMIN)"
+            ) from error
+
+    def _config(self, spec: SandboxSpec, launched: Launched) -> list[bytes]:
+        limits = spec.limits
+        watched_bytes = 0 if self._parents else limits.memory_mb * 2**20
+        numbers = (launched.uid, launched.uid, limits.processes, limits.output_bytes, watched_bytes, limits.cpu_s)
+        env = box_env(spec, find_interpreter())
+        texts = [
+            *map(str, numbers),
+            spec.workdir,
+            "\0".join(writable_folders(spec)),
+            " ".join(str(e.port) for e in spec.exposed),
+            "\0".join(f"{key}={value}" for key, value in env.items()),
+        ]
+        return [text.encode() for text in texts]
+
+
+async def _take_descriptor(launched: Launched) -> int:
+    """A descriptor that process 1 sends. Raises ConnectionError when it is gone."""
+    await _readable(launched.control)
+    data, fds, _, _ = socket.recv_fds(launched.control, 1, 1)
+    if not data or not fds:
+        raise ConnectionError("process 1 ended before the box was ready")
+    return fds[0]
+
+
+async def _expect_ready(launched: Launched) -> None:
+    inbox = bytearray()
+    while unpack(inbox) is None:
+        data = await asyncio.get_running_loop().sock_recv(launched.control, 64)
+        if not data:
+            raise ConnectionError("process 1 ended before the box was ready")
+        inbox += data
+
+
+async def _readable(channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(channel, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(channel)
+
+
+def _not_covered(own_uids: bool, groups: bool) -> tuple[str, ...]:
+    known = [
+        "the host's kernel is shared: a kernel bug reachable by system calls is not held back",
+        "the host's /usr can be read, so the box tells which packages the host has",
+        "CPU time: a command's whole tree is ended past cpu_s, but processor share and disk or memory bandwidth "
+        "are not divided between boxes",
+        "disk_mb holds for workdir, /tmp and the home each; files live in memory and count against memory_mb",
+    ]
+    if not groups:
+        known.append(
+            "no control group can be written here: memory is watched every 20 ms while a command runs and every "
+            "200 ms after, so a fast hog can pass the limit for that long"
+        )
+    return tuple(known)

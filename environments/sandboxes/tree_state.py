@@ -1,0 +1,167 @@
+"""A box's tree as tar bytes that depend on its content alone, and the difference of two such trees."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import tarfile
+
+from environments.sandboxes.base import StateChange
+from environments.sandboxes.box_files import BoxFiles
+from infra.digests import digest_bytes
+
+MAX_ENTRIES = 65_536
+MAX_PATH_BYTES = 3_500
+_GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)  # changed under our feet by what still runs in the box
+
+
+def export_tree(files: BoxFiles, *, max_bytes: int) -> bytes:
+    """The tree as a GNU tar: sorted, times 0, no owners; hard links kept.
+
+    Left out, for a box cannot hold them for real or a tar cannot mean them elsewhere: devices, sockets and pipes;
+    files of holes that pass `max_bytes` together with what came before; paths past MAX_PATH_BYTES; entries past
+    MAX_ENTRIES.
+    """
+    exporter = _Exporter(files, max_bytes)
+    exporter.folder("")
+    return exporter.finish()
+
+
+class _Exporter:
+    def __init__(self, files: BoxFiles, max_bytes: int) -> None:
+        self._files = files
+        self._left_bytes = max_bytes
+        self._buffer = io.BytesIO()
+        self._tar = tarfile.open(fileobj=self._buffer, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
+        self._first_name: dict[int, str] = {}
+        self._count = 0
+
+    def finish(self) -> bytes:
+        self._tar.close()
+        return self._buffer.getvalue()
+
+    def folder(self, top: str) -> None:
+        waiting = [top]
+        while waiting:
+            path = waiting.pop()
+            below = [f"{path}/{name}".lstrip("/") for name in self._names(path)]
+            folders = [p for p in below if self._entry(p)]
+            waiting += reversed(folders)
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            with self._files.opened(path, os.O_RDONLY | os.O_DIRECTORY, follow=False) as fd:
+                return sorted(os.listdir(fd))
+        except OSError as error:
+            if error.errno in _GONE:
+                return []
+            raise
+
+    def _entry(self, path: str) -> bool:
+        """Add one path; whether it is a folder to go into."""
+        if self._count >= MAX_ENTRIES or len(os.fsencode(path)) > MAX_PATH_BYTES:
+            return False
+        try:
+            return self._add(path)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
+
+    def _add(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        with self._files.opened(parent, os.O_PATH | os.O_DIRECTORY, follow=False) as parent_fd:
+            status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+            target = os.readlink(name, dir_fd=parent_fd) if stat.S_ISLNK(status.st_mode) else ""
+        member = tarfile.TarInfo(path)
+        member.mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISDIR(status.st_mode):
+            member.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(status.st_mode):
+            member.type, member.linkname, member.mode = tarfile.SYMTYPE, target, 0o777
+        elif stat.S_ISREG(status.st_mode):
+            return self._add_file(member, status)
+        else:
+            return False
+        self._write(member, b"")
+        return member.isdir()
+
+    def _add_file(self, member: tarfile.TarInfo, status: os.stat_result) -> bool:
+        first = self._first_name.get(status.st_ino)
+        if first is not None:
+            member.type, member.linkname = tarfile.LNKTYPE, first
+            self._write(member, b"")
+            return False
+        if status.st_size > self._left_bytes:
+            return False
+        data = self._files.read(member.name, max_bytes=self._left_bytes, follow=False)
+        self._left_bytes -= len(data)
+        if status.st_nlink > 1:
+            self._first_name[status.st_ino] = member.name
+        self._write(member, data)
+        return False
+
+    def _write(self, member: tarfile.TarInfo, data: bytes) -> None:
+        member.size = len(data)
+        self._tar.addfile(member, io.BytesIO(data))
+        self._count += 1
+
+
+def import_tree(files: BoxFiles, state: bytes) -> None:
+    """Lay a tar's folders, files and links over the tree. Raises ValueError for other members or unsafe names."""
+    folders: list[tuple[str, int]] = []
+    with tarfile.open(fileobj=io.BytesIO(state), mode="r:") as tar:
+        for member in tar:
+            name = _safe_name(member.name)
+            if not name:
+                continue
+            if member.isdir():
+                files.make_folders(name, follow=False)
+                folders.append((name, member.mode))
+            elif member.issym():
+                files.link(name, member.linkname, hard=False)
+            elif member.islnk():
+                files.link(name, _safe_name(member.linkname), hard=True)
+            elif member.isreg():
+                content = tar.extractfile(member)
+                assert content is not None  # isreg() says so
+                files.write(name, content.read(), mode=member.mode & 0o7777, follow_parents=False)
+            else:
+                raise ValueError(f"tar member {member.name!r} is no file, folder or link; leave it out of the state")
+    for name, mode in reversed(folders):
+        files.set_folder_mode(name, mode & 0o7777)
+
+
+def _safe_name(name: str) -> str:
+    parts = [p for p in name.split("/") if p not in ("", ".")]
+    if ".." in parts or name.startswith("/"):
+        raise ValueError(f"tar member {name!r} leaves the tree; want names relative to workdir without '..'")
+    return "/".join(parts)
+
+
+def _index(state: bytes) -> dict[str, tuple[bytes, int, str, str]]:
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(state), mode="r:") as tar:
+        for member in tar:
+            content = tar.extractfile(member) if member.isreg() else None
+            digest = digest_bytes(content.read()) if content else ""
+            name = _safe_name(member.name)
+            if name:
+                found[name] = (member.type, 0 if member.issym() else member.mode & 0o7777, member.linkname, digest)
+    return found
+
+
+def changes(old_state: bytes, new_state: bytes) -> tuple[StateChange, ...]:
+    """What differs from the old tar to the new: type, mode, link target or content. Sorted by path."""
+    old, new = _index(old_state), _index(new_state)
+    found = []
+    for path in sorted(old.keys() | new.keys()):
+        if path not in old:
+            found.append(StateChange(path=path, kind="added"))
+        elif path not in new:
+            found.append(StateChange(path=path, kind="removed"))
+        elif old[path] != new[path]:
+            found.append(StateChange(path=path, kind="changed"))
+    return tuple(found)
