@@ -161,7 +161,7 @@ FILTERS: dict[str, _Filter] = {
     **dict.fromkeys(("basename", "dirname"), _name),
     **dict.fromkeys(("which", "whereis"), _which),
     **dict.fromkeys(("realpath", "readlink"), _realpath),
-    **dict.fromkeys(("true", "false", ":", "sleep", "wait", "mkdir", "touch", "chmod", "set", "shift"), _nothing),
+    **dict.fromkeys(("true", "false", ":", "sleep", "wait", "mkdir", "touch", "chmod"), _nothing),
     **dict.fromkeys(("sort", "uniq", "tail", "head", "sponge"), _same),
     "echo": _echo,
     "printf": _printf,

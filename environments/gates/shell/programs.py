@@ -241,6 +241,28 @@ def _read(reader: Reader, words: list[str], stdin: str) -> str:
     return ""
 
 
+def _set(reader: Reader, words: list[str], stdin: str) -> str:
+    if "--" in words:
+        _positional(reader, words[words.index("--") + 1 :])
+    return ""
+
+
+def _positional(reader: Reader, values: list[str]) -> None:
+    everything = " ".join(values)
+    numbered = {str(i): value for i, value in enumerate(values, 1)}
+    reader.state.variables.update(numbered | {"@": everything, "*": everything})
+
+
+def _make(reader: Reader, words: list[str], stdin: str) -> str:
+    named = words[words.index("-f") + 1 : words.index("-f") + 2] if "-f" in words else ["Makefile", "makefile"]
+    for name in named:
+        text = reader.state.files.get(reader.state.resolve(name), "")
+        for line in text.splitlines():
+            if line.startswith("\t"):
+                reader.read_apart(line.strip().lstrip("@-").replace("$$", "$"))
+    return HOLE
+
+
 def _ln(reader: Reader, words: list[str], stdin: str) -> str:
     operands = [w for w in words[1:] if not w.startswith("-")]
     if len(operands) == 1:
@@ -335,6 +357,8 @@ _HANDLERS: dict[str, _Handler] = {
     "find": _find,
     "alias": _alias,
     "unalias": _unalias,
+    "set": _set,
+    "make": _make,
     "ln": _ln,
     "tee": _tee,
 }

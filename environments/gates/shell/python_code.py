@@ -78,6 +78,9 @@ class _PythonReader:
         elif isinstance(node, ast.ImportFrom):
             for item in node.names:
                 self.names[item.asname or item.name] = f"{node.module}.{item.name}"
+            if node.names[0].name == "*":
+                known = (*_RUNNERS, *_FILE_CALLS, *_COPIES, *_LINKS)
+                self.names |= {n.rpartition(".")[2]: n for n in known if n.rpartition(".")[0] == node.module}
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name, text = node.targets[0].id, self._text(node.value)
             if text is not None:

@@ -106,15 +106,7 @@ class Reader:
         return "".join([self._walk(child, stdin) for child in node.named_children])
 
     def _list(self, node: Node, stdin: str) -> str:
-        parts: list[Node] = []
-        todo = [node]
-        while todo:  # `a && b && c` nests to the left: unroll it, so that length is not depth
-            top = todo.pop()
-            if top.type == "list":
-                todo.extend(reversed(top.named_children))
-            else:
-                parts.append(top)
-        return "".join([self._walk(part, stdin) for part in parts])
+        return "".join([self._walk(part, stdin) for part in _listed(node)])
 
     def _pipeline(self, node: Node, stdin: str) -> str:
         for child in node.named_children:
@@ -192,9 +184,17 @@ class Reader:
         return self._redirected(redirects, lambda given: self.run_words(fields, given), stdin)
 
     def _redirected_statement(self, node: Node, stdin: str) -> str:
-        body = [c for c in node.named_children if c.type not in _REDIRECTS]
+        """The grammar hangs `a && b | c > f` as `(a && b | c) > f`; to a shell the redirect is c's alone."""
+        body = [part for c in node.named_children if c.type not in _REDIRECTS for part in _listed(c)]
         redirects = [c for c in node.named_children if c.type in _REDIRECTS]
-        return self._redirected(redirects, lambda given: "".join([self._walk(b, given) for b in body]), stdin)
+        before = "".join([self._walk(part, stdin) for part in body[:-1]])
+        last = body[-1:]
+        if last and last[0].type == "pipeline":
+            *heads, end = last[0].named_children
+            for head in heads:
+                stdin = self._walk(head, stdin)
+            last = [end]
+        return before + self._redirected(redirects, lambda given: "".join([self._walk(p, given) for p in last]), stdin)
 
     def _redirected(self, redirects: list[Node], run: _Run, stdin: str) -> str:
         """Run with standard input from, and standard output into, what the redirects name."""
@@ -283,6 +283,19 @@ class Reader:
     def _program(self, name: str) -> str:
         full = self.state.resolve(name) if "/" in name else name
         return self.state.copies.get(full, full).rsplit("/", 1)[-1]
+
+
+def _listed(node: Node) -> list[Node]:
+    """The commands of `a && b || c`, in order. It nests to the left: unrolled, so that length is not depth."""
+    parts: list[Node] = []
+    todo = [node]
+    while todo:
+        top = todo.pop()
+        if top.type == "list":
+            todo.extend(reversed(top.named_children))
+        else:
+            parts.append(top)
+    return parts
 
 
 def _named(node: Node, kind: str) -> list[Node]:

@@ -116,7 +116,7 @@ class WordReader:
     def fields(self, node: Node) -> list[str]:
         """The fields of one argument: braces opened, unquoted expansions split at white space."""
         text = self.text(node)
-        if self._splits(node):
+        if self._splits(node) or self.raw(node) in ('"$@"', '"${@}"'):
             return text.split()
         return expand_braces(text) if node.type in ("word", "concatenation") and "{" in text else [text]
 
@@ -140,7 +140,11 @@ class WordReader:
             return self._parameter(node)
         if kind == "command_substitution":
             return self.run(node).rstrip("\n")
-        if kind in ("process_substitution", "arithmetic_expansion"):
+        if kind == "process_substitution":
+            path = f"/dev/fd/{63 + len(self.state.files)}"
+            self.state.files[path] = self.run(node)
+            return path
+        if kind == "arithmetic_expansion":
             self.run(node)
             return HOLE
         if kind == "array":
@@ -177,7 +181,7 @@ class WordReader:
                 return self.run(child).rstrip("\n")
         match = _PARAMETER.match(raw)
         if match is None:
-            return self.state.lookup(raw.lstrip("$"))
+            return self.state.lookup(raw.removeprefix("$"))
         indirect, name, index, rest = match.groups()
         if indirect:
             name = self.state.lookup(name)
