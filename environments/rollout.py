@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from environments.faults import classify
+from environments.faults import INFRA_ERRORS, of_exception
 from environments.harnesses.base import Harness, HarnessOutcome
 from environments.polar.base import Recorder, Recording, SessionBudget
 from environments.sandboxes.base import Sandbox, SandboxProvider
@@ -92,8 +92,8 @@ async def _run(request: RolloutRequest, room: RolloutRoom) -> tuple[HarnessOutco
         async with asyncio.timeout(task.limits.wall_time_s):
             outcome = await room.harness.run(task, suite=suite, sandbox=sandbox, endpoint=endpoint)
         state = await sandbox.export_state()
-    except Exception as error:  # noqa: BLE001 - the boundary: every error is classified once, here
-        fault = classify(error)
+    except INFRA_ERRORS as error:
+        fault = of_exception(error)
         outcome = HarnessOutcome(status=fault.status, fault=fault.text, turns=(), final_payload=None)
     finally:
         recording = await room.recorder.close(request.rollout_id)

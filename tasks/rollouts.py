@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments.gates.judge import JudgeConfig, check_prefix
+from environments.gates.judge import GateConfig, check_prefix
 
 from environments.harnesses.base import Harness
 from environments.rollout import GroupRequest, RolloutRoom, roll_out_groups
@@ -45,14 +45,14 @@ class RolloutConfig:
             )
 
 
-def _tool_loop(config: RolloutConfig, gates: JudgeConfig) -> Harness:
+def _tool_loop(config: RolloutConfig, gates: GateConfig) -> Harness:
     from environments.harnesses.tool_loop import ToolLoop
 
     check = (lambda prefix, suite: check_prefix(prefix, suite, gates)) if config.stop_early else None
     return ToolLoop(check=check, command_timeout_s=config.command_timeout_s)
 
 
-HARNESSES: dict[str, Callable[[RolloutConfig, JudgeConfig], Harness]] = {"tool_loop": _tool_loop}
+HARNESSES: dict[str, Callable[[RolloutConfig, GateConfig], Harness]] = {"tool_loop": _tool_loop}
 
 
 class Journal:
@@ -104,7 +104,7 @@ class RolloutPlan:
 
 
 def roll_out(
-    desk: Desk, plan: RolloutPlan, *, parents: tuple[Manifest, ...], config: RolloutConfig, gates: JudgeConfig
+    desk: Desk, plan: RolloutPlan, *, parents: tuple[Manifest, ...], config: RolloutConfig, gates: GateConfig
 ) -> Manifest:
     """Do the plan; the manifest of a folder with `groups.parquet` and `states/`."""
     section = [config, plan.requests, plan.policy_version, plan.sampling_seed]
@@ -121,7 +121,7 @@ def roll_out(
 
 
 def _roll_out(
-    desk: Desk, plan: RolloutPlan, config: RolloutConfig, gates: JudgeConfig, journal: Journal
+    desk: Desk, plan: RolloutPlan, config: RolloutConfig, gates: GateConfig, journal: Journal
 ) -> tuple[Group, ...]:
     suite = desk.workshop.suite(plan.suite)
     engine = desk.workshop.engine(desk.store.path(plan.policy), plan.policy_version)

@@ -13,18 +13,19 @@ from typing import Any
 import httpx
 
 from environments.actions import BASH_TOOL, ActionError, parse_command
-from environments.faults import status_of_box_fault
+from environments.faults import of_command, of_gate
 from environments.gates.base import Prefix
 from environments.harnesses.base import Endpoint, HarnessOutcome
 from environments.sandboxes.base import CommandResult, Sandbox
 from environments.suites.base import Suite
 from environments.types import ErrorClass, GateResult, Status, TaskSpec, Turn
+from infra.engines.base import EngineError
 
 SYSTEM_PROMPT = 'Work in a shell. Call bash, one command a turn. When done, reply {"answer": "done"}.'
 PrefixCheck = Callable[[Prefix, Suite], GateResult | None]
 
 
-class ModelUnavailable(RuntimeError):
+class ModelUnavailable(EngineError):
     """The model's endpoint failed. Ours, never the agent's."""
 
 
@@ -104,8 +105,8 @@ class ToolLoop:
             return self._gate(run)
         turn, result = await self._act(run, call_id, calls[0]["id"], thought, command)
         _observe(run, turn, calls, turn.observation)
-        fault = status_of_box_fault(result.fault) if result.fault else None
-        if fault is not None and fault.ends_rollout:
+        fault = of_command(result)
+        if fault is not None:
             return run.outcome(fault.status, fault.text)
         return self._gate(run)
 
@@ -134,7 +135,8 @@ class ToolLoop:
             return None
         prefix = Prefix(task=run.task, turns=tuple(run.turns), final_payload=None, finished=False)
         failed = self._check(prefix, run.suite)
-        return None if failed is None else run.outcome("agent_fault", f"gate {failed.name}: {failed.detail}")
+        fault = of_gate(failed) if failed is not None else None
+        return None if fault is None else run.outcome(fault.status, fault.text)
 
 
 async def _ask(run: _Run) -> tuple[Mapping[str, Any] | None, str, str]:
