@@ -17,7 +17,14 @@ JUDGE = Stage(name="judge", version=1, kind="judged")
 
 
 def judge_rollouts(
-    desk: Desk, rollouts: Manifest, pool: TaskPool, *, suite: str, gates: GateConfig, concurrency: int, iteration: int | None
+    desk: Desk,
+    rollouts: Manifest,
+    pool: TaskPool,
+    *,
+    suite: str,
+    gates: GateConfig,
+    concurrency: int,
+    iteration: int | None,
 ) -> Manifest:
     """Judge all members of a rollouts artifact; the manifest of one `Judged` a row, in the order of the groups."""
     job = Job(stage=JUDGE, parents=(rollouts,), section=[gates, pool.digest], iteration=iteration)

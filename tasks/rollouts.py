@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from environments.gates.judge import GateConfig, check_prefix
-
 from environments.harnesses.base import Harness
 from environments.rollout import GroupRequest, RolloutRoom, roll_out_groups
 from environments.types import Group, Trajectory
 from infra import records
 from infra.engines.base import Sampling
 from infra.manifest import Manifest
+from tasks.policies import Policy
 from tasks.stage import Desk, Job, Stage, perform
 
 ROLL_OUT = Stage(name="roll_out", version=1, kind="rollouts")
@@ -43,6 +43,10 @@ class RolloutConfig:
                 f"rollouts.temperature is {self.temperature}; want > 0: greedy rollouts of one task are all the same, "
                 f"and such groups teach nothing"
             )
+
+    def sampling(self, seed: int) -> Sampling:
+        """How completions of training rollouts are drawn."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens, seed=seed)
 
 
 def _tool_loop(config: RolloutConfig, gates: GateConfig) -> Harness:
@@ -95,20 +99,19 @@ class RolloutPlan:
     """Which groups to roll out, under which policy, of which suite."""
 
     suite: str
-    policy: Manifest
-    policy_version: int
+    policy: Policy
     requests: tuple[GroupRequest, ...]
     iteration: int | None
+    sampling: Sampling
     label: str = "roll out"
-    sampling_seed: int = 0
 
 
 def roll_out(
     desk: Desk, plan: RolloutPlan, *, parents: tuple[Manifest, ...], config: RolloutConfig, gates: GateConfig
 ) -> Manifest:
     """Do the plan; the manifest of a folder with `groups.parquet` and `states/`."""
-    section = [config, plan.requests, plan.policy_version, plan.sampling_seed]
-    job = Job(stage=ROLL_OUT, parents=(plan.policy, *parents), section=section, iteration=plan.iteration)
+    section = [config, plan.requests, plan.policy.version, plan.sampling]
+    job = Job(stage=ROLL_OUT, parents=(plan.policy.manifest, *parents), section=section, iteration=plan.iteration)
 
     def make(out: Path, scratch: Path) -> int:
         groups = _roll_out(desk, plan, config, gates, Journal(scratch))
@@ -124,14 +127,14 @@ def _roll_out(
     desk: Desk, plan: RolloutPlan, config: RolloutConfig, gates: GateConfig, journal: Journal
 ) -> tuple[Group, ...]:
     suite = desk.workshop.suite(plan.suite)
-    engine = desk.workshop.engine(desk.store.path(plan.policy), plan.policy_version)
+    engine = desk.workshop.engine(plan.policy.folder(desk), plan.policy.version)
     room = RolloutRoom(
         suite=suite,
         harness=HARNESSES[config.harness](config, gates),
         boxes=desk.workshop.boxes,
         recorder=desk.workshop.recorder(engine),
         log=journal,
-        sampling=Sampling(temperature=config.temperature, max_tokens=config.max_tokens, seed=plan.sampling_seed),
+        sampling=plan.sampling,
         concurrency=config.concurrency,
         max_refills=config.max_refills,
     )

@@ -17,6 +17,7 @@ from infra.engines.base import Engine
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
+
     from environments.polar.recorder import PolarRecorder
 
 T = TypeVar("T")

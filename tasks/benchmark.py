@@ -1,0 +1,82 @@
+"""The benchmark stage: a policy on the held-out pool, sampled as in rollouts (or greedily), judged by the same gates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from environments.gates.judge import GateConfig
+from environments.rollout import GroupRequest
+from environments.types import Group, Judged, TaskPool
+from infra.engines.base import Sampling
+from infra.manifest import Manifest
+from tasks.judge import judge_rollouts, read_judged
+from tasks.policies import Policy
+from tasks.rollouts import RolloutConfig, RolloutPlan, read_groups, roll_out
+from tasks.stage import Desk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkConfig:
+    """How policies are compared. `bands` are the upper ends of the horizon bands, ascending.
+
+    `attempts` per task; `temperature` 0 is greedy (then one attempt is enough). `confidence` of the intervals.
+    `min_gain` is what a candidate must gain over the champion, at the lower end of the interval, to be promoted.
+    """
+
+    attempts: int = 1
+    temperature: float = 1.0
+    bands: tuple[int, ...] = (5, 8, 12)
+    confidence: float = 0.95
+    min_gain: float = 0.0
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"benchmark.attempts is {self.attempts}; want at least 1")
+        if self.temperature == 0 and self.attempts > 1:
+            raise ValueError("benchmark.attempts > 1 with temperature 0 would repeat one rollout; set attempts=1")
+        if list(self.bands) != sorted(set(self.bands)):
+            raise ValueError(f"benchmark.bands is {self.bands}; want ascending horizons")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmarked:
+    """What a policy did on the held-out pool."""
+
+    policy: Policy
+    rollouts: Manifest
+    judged: Manifest
+
+    def groups(self, desk: Desk) -> list[Group]:
+        """The trajectories, one group a task."""
+        return read_groups(desk, self.rollouts)
+
+    def verdicts(self, desk: Desk) -> list[Judged]:
+        """Their verdicts."""
+        return read_judged(desk, self.judged)
+
+
+def benchmark(
+    desk: Desk,
+    policy: Policy,
+    pool: TaskPool,
+    *,
+    config: BenchmarkConfig,
+    rollouts: RolloutConfig,
+    gates: GateConfig,
+    label: str,
+) -> Benchmarked:
+    """Measure `policy`. Two policies measured with one config met the same tasks with the same random numbers."""
+    plan = RolloutPlan(
+        suite=pool.tasks[0].suite,
+        policy=policy,
+        requests=tuple(GroupRequest(group_id=f"bench-{t.task_id}", task=t, size=config.attempts) for t in pool.tasks),
+        iteration=None,
+        sampling=Sampling(temperature=config.temperature, max_tokens=rollouts.max_tokens, seed=config.seed),
+        label=label,
+    )
+    done = roll_out(desk, plan, parents=(), config=rollouts, gates=gates)
+    judged = judge_rollouts(
+        desk, done, pool, suite=plan.suite, gates=gates, concurrency=rollouts.concurrency, iteration=None
+    )
+    return Benchmarked(policy=policy, rollouts=done, judged=judged)
