@@ -1,9 +1,9 @@
 """Whose fault: the one table from what went wrong to a status. Status is never reward.
 
 Ours (`infra_fault`): proxy, engine, daemon, host, store, wall time. No reward, no gradient, no evidence, refill.
-The agent's (`agent_fault`, `budget_exhausted`): what it did to its box within the stated limits, its turn, token and
-context budgets, forbidden acts. Reward 0, and it trains. Nothing an agent can do inside its box may become ours.
-An exception that is in no row is a bug: it escapes.
+The agent's (`agent_fault`, `budget_exhausted`): what it did to its box within the stated limits, its turn, token,
+context and box-time budgets, forbidden acts. Reward 0, and it trains. Nothing an agent can do inside its box may
+become ours. An exception that is in no row is a bug: it escapes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 import httpx
 
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError
-from environments.types import GateResult, Limits, Status, Usage
+from environments.types import GateResult, Limits, Status
 from infra.engines.base import EngineError
 
 
@@ -45,7 +45,8 @@ BOX_FAULTS: dict[BoxFault, Status | None] = {
     "output_limit": None,  # the rest is cut and said; the agent goes on
 }
 
-BudgetName = Literal["turns", "tokens", "context"]
+BudgetName = Literal["turns", "tokens", "context", "box time"]
+BOX_TIME_SHARE = 0.5
 
 
 def of_exception(error: Exception) -> Fault:
@@ -67,16 +68,13 @@ def of_budget(name: BudgetName, *, used: int, limit: int) -> Fault:
     return Fault(status="budget_exhausted", text=f"{name}: {used} of {limit} used")
 
 
-def over_budget(usage: Usage, limits: Limits) -> Fault | None:
-    """The first budget that is spent, None when none is. Wall time is the host's: an infra fault."""
-    if usage.turns >= limits.max_turns:
-        return of_budget("turns", used=usage.turns, limit=limits.max_turns)
-    if usage.completion_tokens >= limits.max_tokens:
-        return of_budget("tokens", used=usage.completion_tokens, limit=limits.max_tokens)
-    if usage.wall_s >= limits.wall_time_s:
-        text = f"host: wall time: {usage.wall_s:.0f} s of {limits.wall_time_s:.0f} s; the host is contended"
-        return Fault(status="infra_fault", text=text)
-    return None
+def of_box_time(used_s: float, limits: Limits) -> Fault | None:
+    """The agent's commands have run for half of the wall time: its own budget, None below that.
+
+    Without this row an agent that sleeps could run the host's clock out and have its failure called ours.
+    """
+    allowed_s = BOX_TIME_SHARE * limits.wall_time_s
+    return of_budget("box time", used=round(used_s), limit=round(allowed_s)) if used_s >= allowed_s else None
 
 
 def of_gate(result: GateResult) -> Fault | None:

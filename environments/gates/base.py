@@ -21,6 +21,7 @@ class Prefix:
 
     `finished` is False while the rollout still runs or when it ended otherwise than by the agent's word: a payload
     that is missing is then no failure. `artifact` is the text of the declared artifact, None where there is none.
+    `final_thought` is what was thought before the payload.
     """
 
     task: TaskSpec

@@ -51,9 +51,12 @@ class InvarianceGate:
             if found is not None:
                 yield at, f"turn {turn.index}: language: {found}"
                 return
-        found = switch_of_language(_spoken(prefix.final_payload)) if prefix.final_payload is not None else None
-        if found is not None:
-            yield len(prefix.turns), f"final payload: language: {found}"
+        last = {"final thought": prefix.final_thought, "final payload": _spoken(prefix.final_payload or "")}
+        for what, text in last.items():
+            found = switch_of_language(text)
+            if found is not None:
+                yield len(prefix.turns), f"{what}: language: {found}"
+                return
 
 
 def _shells(turns: tuple[Turn, ...]) -> Iterator[list[int]]:

@@ -83,6 +83,7 @@ def _prefix(trajectory: Trajectory, task: TaskSpec, final_state: bytes | None, c
         task=task,
         turns=trajectory.turns,
         final_payload=trajectory.final_payload,
+        final_thought=trajectory.final_thought,
         finished=trajectory.status == "completed",
         artifact=_artifact(config.artifact, final_state),
     )

@@ -11,21 +11,15 @@ from environments.faults import (
     BOX_FAULTS,
     INFRA_ERRORS,
     Fault,
+    of_box_time,
     of_budget,
     of_command,
     of_exception,
     of_gate,
-    over_budget,
 )
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError
-from environments.types import GateResult, Limits, Usage
+from environments.types import GateResult, Limits
 from infra.engines.base import EngineError
-
-LIMITS = Limits(max_turns=5, max_tokens=100, wall_time_s=60.0)
-
-
-def used(turns: int = 0, tokens: int = 0, wall_s: float = 0.0) -> Usage:
-    return Usage(turns=turns, calls=turns, prompt_tokens=9, completion_tokens=tokens, wall_s=wall_s, sandbox_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -69,20 +63,15 @@ def test_a_slow_or_talkative_command_does_not_end_the_rollout() -> None:
     assert of_command(loud) is None
 
 
-def test_turns_and_tokens_are_the_agents_budget_and_wall_time_is_ours() -> None:
-    assert over_budget(used(turns=4, tokens=99, wall_s=59.0), LIMITS) is None
-    assert over_budget(used(turns=5), LIMITS) == Fault(status="budget_exhausted", text="turns: 5 of 5 used")
-    assert over_budget(used(tokens=100), LIMITS) == Fault(status="budget_exhausted", text="tokens: 100 of 100 used")
-    contended = over_budget(used(wall_s=61.0), LIMITS)
-    assert contended is not None
-    assert contended.status == "infra_fault"
+def test_a_spent_budget_is_the_agents() -> None:
+    assert of_budget("turns", used=5, limit=5) == Fault(status="budget_exhausted", text="turns: 5 of 5 used")
     assert of_budget("context", used=4100, limit=4096).status == "budget_exhausted"
 
 
-def test_a_budget_the_agent_spent_is_not_excused_by_a_contended_host() -> None:
-    both = over_budget(used(turns=5, wall_s=61.0), LIMITS)
-    assert both is not None
-    assert both.status == "budget_exhausted"
+def test_an_agent_that_sleeps_runs_out_of_its_own_time_before_the_hosts() -> None:
+    limits = Limits(max_turns=5, max_tokens=100, wall_time_s=60.0)
+    assert of_box_time(29.9, limits) is None
+    assert of_box_time(30.0, limits) == Fault(status="budget_exhausted", text="box time: 30 of 30 used")
 
 
 def test_a_forbidden_act_is_the_agents() -> None:

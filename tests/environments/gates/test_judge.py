@@ -143,6 +143,14 @@ def test_the_answer_inside_the_payload_is_judged_for_language() -> None:
     result = check_prefix(prefix, PortFileSuite(), GateConfig())
     assert result is not None
     assert result.detail.startswith("final payload: language")
+    thinking = Prefix(
+        task=TASK,
+        turns=(),
+        final_payload='{"answer": "done"}',
+        finished=True,
+        final_thought="I think the 端口 is right.",
+    )
+    assert InvarianceGate().check(thinking, PortFileSuite()).detail.startswith("final thought: language")
 
 
 def test_a_running_rollout_is_stopped_at_the_forbidden_turn_unless_the_gate_only_watches() -> None:
