@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from typing import cast
 
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError, SandboxSpec, StateChange
@@ -51,23 +53,26 @@ class BubblewrapBox:
         if "\0" in command:
             return CommandResult(exit_code=2, output=NUL_MESSAGE, timed_out=False, truncated=False, duration_s=0.0)
         started = time.perf_counter()
+        request = [b"run", repr(timeout_s).encode(), command.encode("utf-8", "replace")]
         async with self._lock:
-            early = self._group.new_fault() if self._group else None
-            if early == "process_limit":
-                await self._ask([b"end"], ANSWER_GRACE_S)
-            request = [b"run", repr(timeout_s).encode(), command.encode("utf-8", "replace")]
-            code, timed_out, truncated, fault, output = await self._ask(request, timeout_s + ANSWER_GRACE_S)
-            late = self._group.new_fault() if self._group else None
-            if late == "process_limit":
-                await self._ask([b"end"], ANSWER_GRACE_S)
+            try:
+                code, timed_out, truncated, fault, output = await self._ask(request, timeout_s + ANSWER_GRACE_S)
+            except EOFError as error:
+                code, timed_out, truncated, fault, output = self._ended_for_good(error)
         return CommandResult(
             exit_code=int(code) if code else None,
             output=output.decode(),
             timed_out=bool(timed_out),
             truncated=bool(truncated),
             duration_s=time.perf_counter() - started,
-            fault=early or late or cast("BoxFault | None", fault.decode() or None),
+            fault=cast("BoxFault | None", fault.decode() or None),
         )
+
+    def _ended_for_good(self, error: EOFError) -> list[bytes]:
+        """The answer of a box whose process 1 fell to the memory limit too. Raises SandboxError otherwise."""
+        if self._group and self._group.had_oom_kill():
+            return [b"137", b"", b"", b"out_of_memory", b"[the box ran out of memory and has ended]\n"]
+        raise SandboxError(f"box {self._spec.label!r} is gone: its process 1 was ended from outside the box") from error
 
     async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Write a file (parents made; a link there is replaced). Raises OSError when the tree or disk forbids it."""
@@ -105,10 +110,10 @@ class BubblewrapBox:
 
     def _end(self) -> None:
         end_process(self._process)
-        if self._group:
-            self._group.remove()
         self._workdir.close()
         self._files.close()
+        if self._group:
+            self._group.remove()
 
     def _absolute(self, path: str) -> str:
         return path if path.startswith("/") else f"{self._spec.workdir}/{path}"
@@ -120,21 +125,19 @@ class BubblewrapBox:
         sequence = str(self._sequence).encode()
         try:
             async with asyncio.timeout(patience_s):
-                await self._send([request[0], sequence, *request[1:]])
+                message = pack([request[0], sequence, *request[1:]])
+                await asyncio.get_running_loop().sock_sendall(self._control, message)
                 return await self._answer(sequence)
         except asyncio.CancelledError:
-            await self._send([b"abort", sequence])
+            with suppress(OSError):  # a box that is gone needs no abort
+                self._control.send(pack([b"abort", sequence]))
             raise
+        except ConnectionError as error:
+            raise EOFError("process 1 closed its socket") from error
         except TimeoutError as error:
             raise SandboxError(
                 f"box {self._spec.label!r} gave no answer within {patience_s:.0f} s; the host is overloaded"
             ) from error
-
-    async def _send(self, message: list[bytes]) -> None:
-        try:
-            await asyncio.get_running_loop().sock_sendall(self._control, pack(message))
-        except ConnectionError as error:
-            raise self._gone() from error
 
     async def _answer(self, sequence: bytes) -> list[bytes]:
         """The reply to `sequence`; replies to cancelled requests are dropped."""
@@ -145,11 +148,8 @@ class BubblewrapBox:
                     return message[1:]
             data = await loop.sock_recv(self._control, READ_BYTES)
             if not data:
-                raise self._gone()
+                raise EOFError("process 1 closed its socket")
             self._inbox += data
-
-    def _gone(self) -> SandboxError:
-        return SandboxError(f"box {self._spec.label!r} is gone: its process 1 was ended from outside the box")
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
@@ -160,5 +160,5 @@ def end_process(process: subprocess.Popen[bytes]) -> None:
         children = f"/proc/{process.pid}/task/{process.pid}/children"
         with open(children, encoding="ascii") as stream:
             for pid in stream.read().split():
-                os.kill(int(pid), 9)
+                os.kill(int(pid), signal.SIGKILL)
         process.wait()

