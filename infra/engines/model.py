@@ -33,9 +33,9 @@ class PackedModel:
     def hidden(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
         """`hidden[N, H]` after the last norm, for the N tokens of `pieces` in order; the cache holds them then."""
         total = sum(len(piece.ids) for piece in pieces)
-        packing = pack(pieces, self.padded(total), cache, self.device)
+        packing = pack(pieces, self.padded(total), cache)
         output = self._model.get_decoder()(
-            input_ids=packing.input_ids, position_ids=packing.positions, use_cache=False, packing=packing
+            input_ids=packing.input_ids, position_ids=packing.position_ids, use_cache=False, packing=packing
         )
         return output.last_hidden_state[0, :total]
 

@@ -1,11 +1,8 @@
 """One forward pass over tokens of many sessions, packed into rows, each attending to its own session's cache.
 
-A transformers model runs as it is, on `input_ids[1, M]`; only its attention function is ours. What makes a row
-independent of its neighbours, bit for bit, on CPU in float32:
-
-- M is one of a few row counts that the matrix library treats alike (checked when the model is loaded);
-- attention is one call a session (or a run of them) over the cache padded to a multiple of 64 keys, with at least
-  4 query rows and a multiple of 4: padded keys weigh exactly 0 and both rules keep the order of every sum.
+A transformers model runs as it is, on `input_ids[1, M]`; only its attention function is ours. On CPU in float32 a
+row's bits do not depend on its neighbours: M is one of a few row counts that the matrix library treats alike
+(checked when the model is loaded), norms and activations work row by row, and attention is `attention.py`.
 
 So the hidden state of a token is a pure function of the weights and of the ids up to it: it does not matter in what
 chunks a prompt was read, which tokens were sampled and which read back, or whether a cache was dropped on the way.
@@ -17,15 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from infra.engines.attention import DIM_STEP, attend_rows
+from infra.engines.base import EngineError
+
 ATTENTION = "longbreath_packed"
-KEY_BLOCK = 64
-QUERY_BLOCK = 4
-# Reading one more padded key of one row costs about 1/90 of a separate attention call (measured, tiny model).
-PADDED_KEYS_PER_CALL = 90
+# What some models ask of an attention function and ours does not do.
+_UNSUPPORTED = ("softcap", "s_aux", "attention_sinks", "position_bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,117 +41,57 @@ class Piece:
         return self.start + len(self.ids)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Span:
-    """Rows `first:last` attend to slots `slots` over `keys` cached positions; `mask` is [B, 1, Q, keys]."""
-
-    first: int
-    last: int
-    slots: slice
-    keys: int
-    mask: Tensor
-
-
 class KVCache:
     """Keys and values of `num_slots` sessions and one scrap slot for padding rows, allocated at first use.
 
-    Each layer's tensors are [num_slots + 1, kv_heads, max_context, head_dim]. Pages never written cost no memory
-    on CPU.
+    A layer's keys are [num_slots + 1, kv_heads, head_dim, max_context], its values [num_slots + 1, kv_heads,
+    max_context, head_dim]; see `attention.py`. Pages never written cost no memory on CPU.
     """
 
     def __init__(self, num_slots: int, max_context: int) -> None:
         self.num_slots = num_slots
-        self.positions = _round_up(max_context, KEY_BLOCK)
+        self.positions = max_context
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's (keys, values); `key` and `value` [1, kv_heads, M, head_dim] say their shape and type."""
+        """The layer's (keys, values); `key` and `value` [M, kv_heads, head_dim] say their shape and type."""
         if index not in self._layers:
-            self._layers[index] = (self._allocate(key), self._allocate(value))
+            slots, positions = self.num_slots + 1, self.positions
+            _, heads, dim = key.shape
+            self._layers[index] = (
+                key.new_zeros(slots, heads, dim, positions),
+                value.new_zeros(slots, heads, positions, value.shape[2]),
+            )
         return self._layers[index]
-
-    def _allocate(self, like: Tensor) -> Tensor:
-        # zeros, not empty: 0 weight times an uninitialised NaN would be NaN
-        return like.new_zeros(self.num_slots + 1, like.shape[1], self.positions, like.shape[3])
 
     def copy_prefix(self, source: int, target: int, start: int, end: int) -> None:
         """Copy positions `start:end` of slot `source` to slot `target`, in every layer."""
         for keys, values in self._layers.values():
-            keys[target, :, start:end] = keys[source, :, start:end]
+            keys[target, :, :, start:end] = keys[source, :, :, start:end]
             values[target, :, start:end] = values[source, :, start:end]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Pieces laid out in `num_rows` rows: their inputs, where their keys go, and the attention calls to make."""
+    """Pieces laid out in M rows: row m is position `positions[m]` of slot `slots[m]` of `cache`."""
 
     input_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    spans: tuple[_Span, ...]
+    position_ids: Tensor
+    slots: np.ndarray[Any, np.dtype[np.int64]]
+    positions: np.ndarray[Any, np.dtype[np.int64]]
     cache: KVCache
 
 
-def pack(pieces: Sequence[Piece], num_rows: int, cache: KVCache, device: torch.device) -> Packing:
-    """Lay `pieces` out in order, padded with scrap rows to `num_rows`.
-
-    Single tokens should come first and in order of slot: neighbours then share an attention call.
-    """
-    ids = [i for piece in pieces for i in piece.ids]
-    positions = [t for piece in pieces for t in range(piece.start, piece.end)]
-    slots = [piece.slot for piece in pieces for _ in piece.ids]
-    padding = num_rows - len(ids)
-    return Packing(
-        input_ids=torch.tensor([ids + [0] * padding], device=device),
-        positions=torch.tensor([positions + [0] * padding], device=device),
-        slots=torch.tensor(slots + [cache.num_slots] * padding, device=device),
-        spans=tuple(_spans(pieces, device)),
-        cache=cache,
-    )
-
-
-def _spans(pieces: Sequence[Piece], device: torch.device) -> list[_Span]:
-    spans, row, index = [], 0, 0
-    while index < len(pieces):
-        count = _run_length(pieces, index)
-        run = pieces[index : index + count]
-        rows = sum(len(piece.ids) for piece in run)
-        spans.append(_span(run, row, rows, device))
-        row, index = row + rows, index + count
-    return spans
-
-
-def _run_length(pieces: Sequence[Piece], index: int) -> int:
-    """How many single-token pieces from `index` on share one call: neighbouring slots of about one length."""
-    longest, padded, count = _padded_keys(pieces[index]), 0, 1
-    while index + count < len(pieces):
-        last, piece = pieces[index + count - 1], pieces[index + count]
-        if len(last.ids) != 1 or len(piece.ids) != 1 or piece.slot != last.slot + 1:
-            break
-        keys = _padded_keys(piece)
-        padded += max(keys - longest, 0) * count + max(longest - keys, 0)
-        longest = max(longest, keys)
-        if padded > PADDED_KEYS_PER_CALL * count:
-            break
-        count += 1
-    return count
-
-
-def _span(run: Sequence[Piece], row: int, rows: int, device: torch.device) -> _Span:
-    keys = max(_padded_keys(piece) for piece in run)
-    ends = torch.tensor([t + 1 for piece in run for t in range(piece.start, piece.end)], device=device)
-    hidden = torch.arange(keys, device=device)[None, :] >= ends[:, None]
-    mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
-    shaped = mask[None, None] if len(run) == 1 else mask[:, None, None]
-    return _Span(row, row + rows, slice(run[0].slot, run[-1].slot + 1), keys, shaped)
-
-
-def _padded_keys(piece: Piece) -> int:
-    return _round_up(piece.end, KEY_BLOCK)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+def pack(pieces: Sequence[Piece], num_rows: int, cache: KVCache) -> Packing:
+    """Lay `pieces` out in order, padded with scrap rows to `num_rows`."""
+    ids, positions, slots = (np.zeros(num_rows, dtype=np.int64) for _ in range(3))
+    slots.fill(cache.num_slots)
+    row = 0
+    for piece in pieces:
+        rows = slice(row, row + len(piece.ids))
+        ids[rows], slots[rows], positions[rows] = piece.ids, piece.slot, range(piece.start, piece.end)
+        row += len(piece.ids)
+    return Packing(torch.from_numpy(ids)[None], torch.from_numpy(positions)[None], slots, positions, cache)
 
 
 def packed_attention(
@@ -163,38 +102,35 @@ def packed_attention(
     Writes `key` and `value` [1, kv_heads, M, D] to the cache first, so that a row sees itself.
     """
     packing: Packing = kwargs["packing"]
-    keys, values = packing.cache.layer(module.layer_idx, key, value)
-    positions = packing.positions[0]
-    keys[packing.slots, :, positions] = key[0].transpose(0, 1)
-    values[packing.slots, :, positions] = value[0].transpose(0, 1)
-    heads, kv_heads = query.shape[1], key.shape[1]
-    grouped = query[0].transpose(0, 1).unflatten(1, (kv_heads, heads // kv_heads))  # [M, kv_heads, G, D]
-    output = torch.zeros(*grouped.shape[:3], value.shape[-1], dtype=query.dtype, device=query.device)
-    for span in packing.spans:
-        cached = keys[span.slots, :, : span.keys], values[span.slots, :, : span.keys]
-        output[span.first : span.last] = _attend(grouped[span.first : span.last], *cached, span.mask, kwargs["scaling"])
-    return output.flatten(1, 2).unsqueeze(0), None
-
-
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """`query[R, kv_heads, G, D]` over `keys[B, kv_heads, T, D]`: B = R single rows, or one session's R rows (B = 1).
-
-    The G query heads that share a key head become query rows of it, so the cache is never expanded.
-    """
-    rows, _, group, _ = query.shape
-    sessions = keys.shape[0]
-    per_session = rows // sessions
-    query = query.unflatten(0, (sessions, per_session)).permute(0, 2, 3, 1, 4).flatten(2, 3)  # [B, kv, G*r, D]
-    count = query.shape[2]
-    padded = _round_up(count, QUERY_BLOCK)
-    query = torch.nn.functional.pad(query, (0, 0, 0, padded - count))
-    mask = (
-        mask if mask.shape[2] == 1 else torch.nn.functional.pad(mask.repeat(1, 1, group, 1), (0, 0, 0, padded - count))
+    _refuse_unsupported(key.shape[3], packing.cache.positions, kwargs)
+    rows, rows_k, rows_v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    keys, values = packing.cache.layer(module.layer_idx, rows_k, rows_v)
+    num_rows, heads, dim = rows.shape
+    grouped = rows.view(num_rows, rows_k.shape[1], heads // rows_k.shape[1], dim)
+    output = grouped.new_empty(*grouped.shape[:3], value.shape[3])
+    attend_rows(
+        grouped.numpy(),
+        rows_k.numpy(),
+        rows_v.numpy(),
+        packing.slots,
+        packing.positions,
+        keys.numpy(),
+        values.numpy(),
+        np.float32(kwargs["scaling"]),
+        output.numpy(),
     )
-    mask = mask.expand(sessions, 1, padded, keys.shape[2])
-    output = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
-    output = output[:, :, :count].unflatten(2, (group, per_session))
-    return output.permute(0, 3, 1, 2, 4).flatten(0, 1)
+    return output.view(1, num_rows, heads, value.shape[3]), None
+
+
+def _refuse_unsupported(head_dim: int, positions: int, options: dict[str, Any]) -> None:
+    asked = [name for name in _UNSUPPORTED if options.get(name) is not None]
+    if asked:
+        raise EngineError(f"this model's attention needs {asked}; the local engine has none, serve it with vLLM")
+    if head_dim % DIM_STEP:
+        raise EngineError(f"this model's heads have {head_dim} dims; the local engine wants a multiple of {DIM_STEP}")
+    window = options.get("sliding_window")
+    if window is not None and window < positions:
+        raise EngineError(f"this model attends to {window} tokens back; want max_context <= {window}, not {positions}")
 
 
 AttentionInterface.register(ATTENTION, packed_attention)
