@@ -100,7 +100,7 @@ class _Delivery:
         finally:
             gone.cancel()
             call.listeners -= 1
-            call.delivered_to(self._tokens, self._answering.runner.log, whole=False)
+            call.delivered_to(self._tokens, whole=False)
             if call.running and not call.listeners:
                 call.abort()
 
@@ -122,7 +122,7 @@ class _Delivery:
 
     def _done(self) -> None:
         self._tokens = len(self._call.ids)
-        self._call.delivered_to(self._tokens, self._answering.runner.log, whole=True)
+        self._call.delivered_to(self._tokens, whole=True)
 
     async def _wait(self, gone: asyncio.Task[None], timeout_s: float | None) -> bool:
         """Wait for news of the call; False when the time is up first."""

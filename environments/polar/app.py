@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -11,14 +11,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from environments.polar.answering import Answering, error_response
-from environments.polar.errors import UnknownKey
+from environments.polar.answering import Answering, error_response, read_body
+from environments.polar.errors import NotFound, PolarError, UnknownKey
 from environments.polar.session import Session
 from environments.polar.wires.base import WireFormat
 from environments.polar.wires.chat import ChatWire
+from environments.polar.wires.messages_api import MessagesWire
+from environments.polar.wires.responses import ResponsesWire
 
-CHAT = ChatWire()
-WIRES: Mapping[str, WireFormat] = {"chat/completions": CHAT}
+CHAT, RESPONSES, MESSAGES = ChatWire(), ResponsesWire(), MessagesWire()
+WIRES: Mapping[str, WireFormat] = {"chat/completions": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+Find = Callable[[str], Session | None]
 
 
 def key_of(headers: Mapping[str, str]) -> str:
@@ -30,32 +33,113 @@ def key_of(headers: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Door:
+    """Lets a request to its session, if it has the key."""
+
+    find: Find
+
+    def admit(self, request: Request) -> Session:
+        """The request's session. Raises UnknownKey, the same for a wrong key and for a rollout that is not there."""
+        session = self.find(request.path_params["slug"])
+        if session is None or not session.accepts(key_of(request.headers)):
+            raise UnknownKey("no rollout is open under this URL with this key")
+        return session
+
+
+@dataclass(frozen=True, slots=True)
 class _ModelCall:
-    """One POST endpoint of one wire format, as an ASGI app."""
+    """The POST endpoint of one wire format, as an ASGI app."""
 
     wire: WireFormat
-    find: Callable[[str], Session | None]
+    door: Door
     answering: Answering
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        session = self.find(request.path_params["slug"])
-        if session is None or not session.accepts(key_of(request.headers)):
-            error = UnknownKey("no rollout is open under this URL with this key")
+        try:
+            session = self.door.admit(request)
+        except UnknownKey as error:
             await error_response(self.wire, error)(scope, receive, send)
             return
         await self.answering(self.wire, session, request, send)
 
 
-def make_app(find: Callable[[str], Session | None], answering: Answering) -> ASGIApp:
-    """The proxy's app. `find` gives the open session of a URL's slug."""
+@dataclass(frozen=True, slots=True)
+class _SideEndpoints:
+    """Token counts, the model list and probes: answered, never recorded."""
 
-    async def alive(request: Request) -> Response:
+    door: Door
+    max_body_bytes: int
+    model: str
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Anthropic's count: the tokens that this prompt has when it is rendered whole."""
+        try:
+            session = self.door.admit(request)
+            body = await read_body(request, self.max_body_bytes)
+            return JSONResponse({"input_tokens": session.count(MESSAGES.parse(body, request.headers))})
+        except PolarError as error:
+            return error_response(MESSAGES, error)
+
+    def _described(self, name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "created": 0,
+            "created_at": "1970-01-01T00:00:00Z",
+            "owned_by": "longbreath",
+            "display_name": name,
+        }
+
+    async def models(self, request: Request) -> Response:
+        """The one model, in a form that the SDKs of both vendors read."""
+        try:
+            self.door.admit(request)
+        except UnknownKey as error:
+            return error_response(CHAT, error)
+        name = self.model
+        listing = {"object": "list", "data": [self._described(name)], "has_more": False}
+        return JSONResponse({**listing, "first_id": name, "last_id": name})
+
+    async def one_model(self, request: Request) -> Response:
+        """Any name is served by the one model."""
+        try:
+            self.door.admit(request)
+        except UnknownKey as error:
+            return error_response(CHAT, error)
+        return JSONResponse(self._described(request.path_params["name"]))
+
+    async def no_websocket(self, request: Request) -> Response:
+        """Codex tries a WebSocket first; this tells it to use plain HTTP."""
+        headers = {"upgrade": "HTTP/1.1", "connection": "Upgrade"}
+        return JSONResponse({"error": {"message": "use POST over HTTP"}}, status_code=426, headers=headers)
+
+    async def alive(self, request: Request) -> Response:
+        """Says that somebody is here."""
         return JSONResponse({"status": "ok"})
 
-    routes = [Route("/", alive), Route("/api/hello", alive)]
-    for path, wire in WIRES.items():
-        for prefix in ("/r/{slug}/v1/", "/r/{slug}/"):
-            endpoint: Callable[[Scope, Receive, Send], Awaitable[None]] = _ModelCall(wire, find, answering)
-            routes.append(Route(prefix + path, endpoint, methods=["POST"]))
-    return Starlette(routes=routes)
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return error_response(CHAT, NotFound(f"{request.method} {request.url.path} is no endpoint of this proxy"))
+
+
+def _routes(door: Door, answering: Answering, side: _SideEndpoints) -> list[Route]:
+    routes = [Route("/", side.alive), Route("/api/hello", side.alive)]
+    routes += [Route("/r/{slug}", side.alive), Route("/r/{slug}/", side.alive)]
+    routes.append(Route("/r/{slug}/api/hello", side.alive))
+    for prefix in ("/r/{slug}/v1", "/r/{slug}"):
+        for path, wire in WIRES.items():
+            routes.append(Route(f"{prefix}/{path}", _ModelCall(wire, door, answering), methods=["POST"]))
+            routes.append(Route(f"{prefix}/{path}", side.no_websocket, methods=["GET"]))
+        routes.append(Route(f"{prefix}/messages/count_tokens", side.count_tokens, methods=["POST"]))
+        routes.append(Route(f"{prefix}/models", side.models))
+        routes.append(Route(f"{prefix}/models/{{name:path}}", side.one_model))
+    return routes
+
+
+def make_app(find: Find, answering: Answering, model: str) -> ASGIApp:
+    """The proxy's app. `find` gives the open session of a URL's slug; `model` is the name that is listed."""
+    door = Door(find)
+    side = _SideEndpoints(door, answering.max_body_bytes, model)
+    return Starlette(routes=_routes(door, answering, side), exception_handlers={404: _not_found, 405: _not_found})

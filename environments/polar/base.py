@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,7 @@ class SessionBudget:
 
     max_calls: int
     max_tokens: int
+    wall_time_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

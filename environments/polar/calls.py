@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from environments.polar.errors import EngineFailed, LogFailed, PolarError
+from environments.polar.gate import Gate
 from environments.polar.lineage import Place
-from environments.polar.log import LogWriter
+from environments.polar.log import RolloutLog
 from environments.polar.rendering import Answer, Rendering, Tools
 from environments.polar.stream_view import StreamView, cut_at_stop
 from environments.types import CallState, Wire
@@ -19,9 +20,13 @@ from infra.engines.base import Engine, EngineError, FinishReason, GenerateReques
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LiveCall:
-    """A call while it runs, and what is needed to replay it until it has been delivered."""
+    """A call while it runs, and what is needed to replay it until it has been delivered.
+
+    `tag` is its short name within the rollout, fit for the ids that harnesses are shown.
+    """
 
     call_id: str
+    tag: str
     rollout_id: str
     session_id: str
     wire: Wire
@@ -34,7 +39,7 @@ class LiveCall:
     tools: Tools
     started_at: float
     streamed: bool
-    offsets: list[int]
+    log: RolloutLog
     prompt_tokens: int = 0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -42,6 +47,7 @@ class LiveCall:
     policy_version: int = -1
     state: CallState | None = None
     finish_reason: FinishReason = "abort"
+    stop_hit: str | None = None
     answer: Answer | None = None
     error: PolarError | None = None
     view: StreamView | None = None
@@ -70,13 +76,12 @@ class LiveCall:
         if self.task is not None and self.begun and not self.ending:
             self.task.cancel()
 
-    def delivered_to(self, tokens: int, log: LogWriter, *, whole: bool) -> None:
+    def delivered_to(self, tokens: int, *, whole: bool) -> None:
         """Note that a client has been sent the first `tokens` tokens (`whole`: and the end of the answer)."""
         self.fully_delivered = self.fully_delivered or whole
         if tokens > self.delivered:
             self.delivered = tokens
-            head = {"kind": "delivered", "rollout": self.rollout_id, "call": self.call_id, "tokens": tokens}
-            self.offsets.append(log.append(head))
+            self.log.append("delivered", {"call": self.call_id, "tokens": tokens})
 
     async def ended(self) -> None:
         """Wait until the call has its end on record."""
@@ -99,8 +104,8 @@ class CallRunner:
 
     engine: Engine
     rendering: Rendering
-    log: LogWriter
     clock: Callable[[], float]
+    gate: Gate
 
     async def run(self, call: LiveCall, finished: Callable[[LiveCall], None]) -> None:
         """Drive one call to its end; `finished` is told before the listeners are."""
@@ -108,7 +113,8 @@ class CallRunner:
         try:
             if call.aborted:  # a task that is cancelled before its first step would never come here
                 raise asyncio.CancelledError
-            await self._generate(call)
+            async with self.gate.place():
+                await self._generate(call)
             await self._complete(call)
         except asyncio.CancelledError:
             self._end(call, "cancelled", None)
@@ -117,6 +123,8 @@ class CallRunner:
         except ValueError as error:  # the engine's word for a request that it cannot serve
             self._end(call, "broken", error)
         finally:
+            if call.state is None:  # a fault of ours that nobody foresaw: no listener may wait for ever
+                call.state, call.error = "broken", EngineFailed("the recorder failed; see its log")
             finished(call)
             call.notify()
 
@@ -162,8 +170,8 @@ class CallRunner:
 
     def _log_delta(self, call: LiveCall) -> None:
         new = slice(call.logged, len(call.ids))
-        head = {"kind": "delta", "rollout": call.rollout_id, "call": call.call_id, "version": call.policy_version}
-        call.offsets.append(self.log.append(head, ids=[call.ids[new]], logprobs=[call.logprobs[new]]))
+        head = {"call": call.call_id, "version": call.policy_version}
+        call.log.append("delta", head, ids=[call.ids[new]], logprobs=[call.logprobs[new]])
         call.logged = len(call.ids)
 
     def _stopped(self, call: LiveCall, fresh: int) -> bool:
@@ -174,7 +182,8 @@ class CallRunner:
         start = max(0, len(call.ids) - window)
         for end in range(len(call.ids) - fresh + 1, len(call.ids) + 1):
             text = self.rendering.text(call.ids[start:end])
-            if any(stop in text for stop in call.stops):
+            call.stop_hit = next((stop for stop in call.stops if stop in text), None)
+            if call.stop_hit is not None:
                 del call.ids[end:]
                 del call.logprobs[end:]
                 self._show(call)
@@ -195,9 +204,7 @@ class CallRunner:
         return call.view
 
     def _parse(self, call: LiveCall, *, unfinished: bool) -> Answer:
-        return self.rendering.parse(
-            call.ids, call.prompt_ids, call.tools, call.call_id, unfinished=unfinished
-        )
+        return self.rendering.parse(call.ids, call.prompt_ids, call.tools, call.tag, unfinished=unfinished)
 
     async def _complete(self, call: LiveCall) -> None:
         if call.finish_reason == "abort":
@@ -208,7 +215,7 @@ class CallRunner:
         call.ending = True
         self._log_end(call, "complete", "")
         call.notify()
-        await self.log.commit()
+        await call.log.writer.commit()
         call.state = "complete"
 
     def _end(self, call: LiveCall, state: CallState, cause: Exception | None) -> None:
@@ -223,8 +230,6 @@ class CallRunner:
     def _log_end(self, call: LiveCall, state: CallState, fault: str) -> None:
         new = slice(call.logged, len(call.ids))
         head = {
-            "kind": "end",
-            "rollout": call.rollout_id,
             "call": call.call_id,
             "state": state,
             "fault": fault,
@@ -235,7 +240,7 @@ class CallRunner:
             "at": self.clock(),
             "answer": message_plain(call.answer) if call.answer is not None else None,
         }
-        call.offsets.append(self.log.append(head, ids=[call.ids[new]], logprobs=[call.logprobs[new]]))
+        call.log.append("end", head, ids=[call.ids[new]], logprobs=[call.logprobs[new]])
         call.logged = len(call.ids)
 
 

@@ -35,6 +35,13 @@ class UnknownKey(PolarError):
     code = "invalid_api_key"
 
 
+class NotFound(PolarError):
+    """No such endpoint."""
+
+    status = 404
+    code = "not_found"
+
+
 class BudgetExhausted(PolarError):
     """The rollout has used what it may. 403: no SDK retries it."""
 

@@ -18,8 +18,12 @@ from infra.digests import canonical_json
 
 MessageRole = Literal["system", "user", "assistant", "tool"]
 
-# Values that a harness draws anew for each request inside text that otherwise stays (Claude Code's billing line).
-NONCES = (re.compile(r"\bcch=[0-9A-Za-z]+"),)
+# Values that a harness draws anew for each request inside a system text that otherwise stays.
+NONCES = (
+    re.compile(r"\bcch=[0-9A-Za-z]+"),  # Claude Code's billing line
+    re.compile(r"\b(?:nonce|request[_-]id|trace[_-]id)\s*[=:]\s*[\w-]+", re.IGNORECASE),
+    re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +73,11 @@ def joined(first: Message, second: Message) -> Message:
     )
 
 
-def _plain_text(text: str) -> str:
-    for nonce in NONCES:
-        text = nonce.sub("", text)
+def _plain_text(message: Message) -> str:
+    text = message.text
+    if message.role == "system":
+        for nonce in NONCES:
+            text = nonce.sub("", text)
     return text.strip()
 
 
@@ -99,7 +105,7 @@ def _hash(parts: Sequence[bytes]) -> bytes:
 
 def message_digest(message: Message) -> bytes:
     """16 bytes that are equal for messages of equal meaning; reasoning and ids are left out."""
-    parts = [message.role.encode(), _plain_text(message.text).encode("utf-8", "surrogatepass")]
+    parts = [message.role.encode(), _plain_text(message).encode("utf-8", "surrogatepass")]
     for call in message.tool_calls:
         parts += [call.name.encode("utf-8", "surrogatepass"), _arguments_bytes(call.arguments)]
     return _hash(parts)
@@ -159,9 +165,14 @@ def _shared_items(items: Sequence[Any], earlier: Conversation) -> int:
             break
         shared += 1
     # A run of assistant items is one message: start again before it, for it may go on.
-    while shared and earlier.messages[earlier.ends[shared - 1] - 1].role == "assistant":
+    while shared and _ends_in_assistant(earlier, shared):
         shared -= 1
     return shared
+
+
+def _ends_in_assistant(conversation: Conversation, num_items: int) -> bool:
+    end = conversation.ends[num_items - 1]
+    return end > 0 and conversation.messages[end - 1].role == "assistant"
 
 
 def _start_from(items: Sequence[Any], earlier: Conversation | None) -> tuple[Conversation, int]:

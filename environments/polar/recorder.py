@@ -17,7 +17,8 @@ from environments.polar.answering import Answering
 from environments.polar.app import make_app
 from environments.polar.base import Recording, SessionBudget
 from environments.polar.calls import CallRunner, LiveCall
-from environments.polar.log import LogWriter
+from environments.polar.gate import Gate
+from environments.polar.log import LogWriter, RolloutLog
 from environments.polar.recording import build_recording, read_rollouts
 from environments.polar.rendering import Rendering, load_rendering
 from environments.polar.session import Asked, Model, Session
@@ -30,10 +31,14 @@ IN_PROCESS_URL = "http://polar.invalid"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderSettings:
-    """`keep_alive_s`: silence on a stream before a comment is sent. `max_body_bytes`: larger bodies get a 400."""
+    """How the proxy holds back. Silence of `keep_alive_s` on a stream is filled with a comment; bodies larger than
+    `max_body_bytes` get a 400; `max_running` calls are in the engine and `max_waiting` queue, others get a 429.
+    """
 
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 * 1024 * 1024
+    max_running: int = 512
+    max_waiting: int = 2048
 
 
 def _new_key() -> str:
@@ -61,48 +66,54 @@ class PolarRecorder:
         self.settings = settings or RecorderSettings()
         self.rendering = rendering or load_rendering(engine.model_folder)
         self.log = LogWriter(log_folder)
+        self.gate = Gate(self.settings.max_running, self.settings.max_waiting)
+        self.public_url = public_url
         self._engine = engine
         self._clock = clock
         self._make_key = make_key
-        self._public_url = public_url
         self._sessions: dict[str, Session] = {}
         self._slugs: dict[str, str] = {}
-        self._runner = CallRunner(engine=engine, rendering=self.rendering, log=self.log, clock=clock)
+        self._runner = CallRunner(engine=engine, rendering=self.rendering, clock=clock, gate=self.gate)
         answering = Answering(
             runner=self._runner,
             start=self._start,
             keep_alive_s=self.settings.keep_alive_s,
             max_body_bytes=self.settings.max_body_bytes,
         )
-        self.app = make_app(lambda slug: self._sessions.get(self._slugs.get(slug, "")), answering)
+        self.app = make_app(lambda slug: self._sessions.get(self._slugs.get(slug, "")), answering, MODEL_NAME)
 
     def open(self, rollout_id: str, *, sampling: Sampling, budget: SessionBudget) -> Endpoint:
-        """A URL and key of its own for this rollout. Raises ValueError when it is open already."""
+        """A URL and key of its own for this rollout. Raises ValueError when it is open already.
+
+        The base URL takes paths with and without `/v1` before them.
+        """
         if rollout_id in self._sessions:
             raise ValueError(f"rollout {rollout_id!r} is open already; close it first, or use another id")
         slug = rollout_id if re.fullmatch(r"[A-Za-z0-9._~-]+", rollout_id) else digest_of(rollout_id)[:24]
+        now = self._clock()
+        log = RolloutLog(self.log, rollout_id)
+        log.append("open", {"at": now, "tokenizer": self.rendering.digest, "version": self._engine.policy_version})
         session = Session(
             rollout_id=rollout_id,
             key=self._make_key(),
             sampling=sampling,
             budget=budget,
             model=Model(rendering=self.rendering, max_context=self._engine.max_context),
-            log=self.log,
+            log=log,
             clock=self._clock,
+            opened_at=now,
         )
         self._sessions[rollout_id] = session
         self._slugs[slug] = rollout_id
-        head = {"kind": "open", "rollout": rollout_id, "at": self._clock(), "tokenizer": self.rendering.digest}
-        session.offsets.append(self.log.append(head))
-        transport = httpx.ASGITransport(app=self.app) if self._public_url is None else None
         return Endpoint(
-            base_url=f"{self._public_url or IN_PROCESS_URL}/r/{slug}",
+            base_url=f"{self.public_url or IN_PROCESS_URL}/r/{slug}",
             api_key=session.key,
             model=MODEL_NAME,
-            transport=transport,
+            transport=httpx.ASGITransport(app=self.app) if self.public_url is None else None,
         )
 
     def _start(self, session: Session, asked: Asked) -> LiveCall:
+        self.gate.check()
         call = session.begin(asked)
         call.task = asyncio.create_task(self._runner.run(call, lambda c: session.finished(c, asked)))
         return call
@@ -117,19 +128,17 @@ class PolarRecorder:
         for call in running:
             call.abort()
         await asyncio.gather(*(c.task for c in running if c.task is not None), return_exceptions=True)
-        head = {
-            "kind": "close",
-            "rollout": rollout_id,
-            "at": self._clock(),
-            "budget_hit": session.budget_hit,
-        }
-        session.offsets.append(self.log.append(head))
+        del self._sessions[rollout_id]
+        session.log.append("close", {"at": self._clock(), "budget_hit": session.budget_hit})
         await self.log.commit()
         for name in session.engine_sessions:
             await self._engine.close_session(name)
-        del self._sessions[rollout_id]
-        entries = [self.log.read_at(offset) for offset in session.offsets]
-        return build_recording(read_rollouts(entries)[rollout_id])
+        return build_recording(read_rollouts(session.log.entries())[rollout_id])
+
+    async def load_weights(self, folder: Path, version: int) -> None:
+        """Let running calls end, hold new ones back, swap the engine's weights, and go on. No call is refused."""
+        async with self.gate.drained():
+            await self._engine.load_weights(folder, version)
 
     async def aclose(self) -> None:
         """Close all sessions and the log. The engine is its owner's."""

@@ -69,9 +69,7 @@ class Rendering:
     ) -> list[int] | None:
         """The ids to append after prompt + completion for the next turn; None where that is not provable."""
         wire = [_wire_message(m) for m in new]
-        bridged = self._renderer.bridge_to_next_turn(
-            prompt_ids, completion_ids, wire, tools=list(tools) or None
-        )
+        bridged = self._renderer.bridge_to_next_turn(prompt_ids, completion_ids, wire, tools=list(tools) or None)
         if bridged is None:
             return None
         ids, held = bridged.token_ids, len(prompt_ids) + len(completion_ids)
@@ -109,15 +107,13 @@ class Rendering:
         completion_ids: Sequence[int],
         prompt_ids: list[int],
         tools: Tools,
-        call_id: str,
+        tag: str,
         *,
         unfinished: bool = False,
     ) -> Answer:
         """Read a completion. Where it is `unfinished`, tool calls that are not whole yet are left out."""
-        parsed = self._renderer.parse_response(
-            list(completion_ids), tools=list(tools) or None, prompt_ids=prompt_ids
-        )
-        calls, malformed = _sort_calls(parsed.tool_calls, call_id)
+        parsed = self._renderer.parse_response(list(completion_ids), tools=list(tools) or None, prompt_ids=prompt_ids)
+        calls, malformed = _sort_calls(parsed.tool_calls, tag)
         if unfinished:
             malformed = []
         text = "\n".join([parsed.content, *malformed] if parsed.content else malformed)
@@ -149,12 +145,12 @@ def _well_formed(attempt: Any) -> bool:
     return True
 
 
-def _sort_calls(attempts: Sequence[Any], call_id: str) -> tuple[list[ToolCall], list[str]]:
+def _sort_calls(attempts: Sequence[Any], tag: str) -> tuple[list[ToolCall], list[str]]:
     calls: list[ToolCall] = []
     malformed: list[str] = []
     for attempt in attempts:
         if _well_formed(attempt):
-            name = f"call_{call_id}_{len(calls)}"
+            name = f"call_{tag}_{len(calls)}"
             calls.append(ToolCall(call_id=name, name=attempt.name, arguments=attempt.arguments))
         else:
             malformed.append(f"<tool_call>\n{attempt.raw}\n</tool_call>")

@@ -12,7 +12,7 @@ from environments.polar.base import SessionBudget
 from environments.polar.calls import LiveCall, new_messages_plain
 from environments.polar.errors import BudgetExhausted, TooLong
 from environments.polar.lineage import Lineage, Node, Place
-from environments.polar.log import LogWriter
+from environments.polar.log import RolloutLog
 from environments.polar.messages import Conversation, Message, converse, extend_digest, message_digest, tools_digest
 from environments.polar.rendering import Rendering
 from environments.polar.request import ModelRequest
@@ -51,10 +51,10 @@ class Session:
     sampling: Sampling
     budget: SessionBudget
     model: Model
-    log: LogWriter
+    log: RolloutLog
     clock: Callable[[], float]
+    opened_at: float
     lineage: Lineage = field(default_factory=Lineage)
-    offsets: list[int] = field(default_factory=list)
     calls_used: int = 0
     tokens_used: int = 0
     budget_hit: bool = False
@@ -62,7 +62,7 @@ class Session:
     engine_sessions: set[str] = field(default_factory=set)
     _by_body: dict[bytes, LiveCall] = field(default_factory=dict)
     _by_prompt: dict[bytes, LiveCall] = field(default_factory=dict)
-    _call_ids: set[str] = field(default_factory=set)
+    _tags: set[str] = field(default_factory=set)
     _recent: list[Conversation] = field(default_factory=list)
 
     def accepts(self, key: str) -> bool:
@@ -87,6 +87,11 @@ class Session:
             prompt=prompt,
             body=prompt + blake2b(limits, digest_size=16).digest(),
         )
+
+    def count(self, request: ModelRequest) -> int:
+        """The tokens of a prompt, rendered whole."""
+        conversation = converse(request.items, request.convert)
+        return len(self.model.rendering.prompt(conversation.messages, request.tools))
 
     def earlier_answer(self, asked: Asked) -> LiveCall | None:
         """The call that this request repeats and whose answer did not wholly arrive: join or replay it."""
@@ -128,9 +133,7 @@ class Session:
         prompt_ids = rendering.prompt(asked.conversation.messages, tools)
         return place, prompt_ids, prompt_ids
 
-    def _tail(
-        self, asked: Asked, parent: Node, held: list[int], new: Sequence[Message]
-    ) -> list[int] | ForkCause:
+    def _tail(self, asked: Asked, parent: Node, held: list[int], new: Sequence[Message]) -> list[int] | ForkCause:
         rendering, tools = self.model.rendering, asked.request.tools
         completion = list(parent.completion_ids)
         tail = rendering.tail(held[: len(held) - len(completion)], completion, new, tools)
@@ -147,14 +150,7 @@ class Session:
                 f"the prompt has {prompt_length} tokens; this model's maximum context length is "
                 f"{self.model.max_context} tokens. Shorten the conversation."
             )
-        left = self.budget.max_tokens - self.tokens_used - sum(c.sampling.max_tokens for c in self.running)
-        calls_left = self.budget.max_calls - self.calls_used
-        if left < 1 or (calls_left < 1 and place.line.role != "side"):
-            self.budget_hit = True
-            raise BudgetExhausted(
-                f"budget_exhausted: this rollout may make {self.budget.max_calls} calls and sample "
-                f"{self.budget.max_tokens} tokens; it has made {self.calls_used} and sampled {self.tokens_used}"
-            )
+        left = self._check_budget(place)
         asked_tokens = asked.request.max_tokens or self.sampling.max_tokens
         stops = dict.fromkeys((*self.sampling.stop_token_ids, *self.model.rendering.stop_token_ids))
         return replace(
@@ -163,21 +159,32 @@ class Session:
             stop_token_ids=tuple(stops),
         )
 
+    def _check_budget(self, place: Place) -> int:
+        """The tokens that may still be sampled. Calls beside the work (titles) cost tokens but no calls."""
+        left = self.budget.max_tokens - self.tokens_used - sum(len(c.ids) for c in self.running)
+        used_s = self.clock() - self.opened_at
+        calls_left = self.budget.max_calls - self.calls_used
+        if left >= 1 and used_s < self.budget.wall_time_s and (calls_left >= 1 or place.line.role == "side"):
+            return left
+        self.budget_hit = True
+        raise BudgetExhausted(
+            f"budget_exhausted: this rollout may make {self.budget.max_calls} calls, sample "
+            f"{self.budget.max_tokens} tokens and take {self.budget.wall_time_s:g} s; it has made "
+            f"{self.calls_used} calls, sampled {self.tokens_used} tokens and taken {used_s:.0f} s"
+        )
+
     def _make(
         self, asked: Asked, place: Place, twin: LiveCall | None, prompt_ids: list[int], sampling: Sampling
     ) -> LiveCall:
-        line, index = place.line, self._index(place, twin, asked)
-        call_id = name = f"{self.rollout_id}.{line.base}.{index & 0xFFFFF}"
-        attempt = 0
-        while call_id in self._call_ids:
-            attempt += 1
-            call_id = f"{name}.{attempt}"
-        self._call_ids.add(call_id)
+        line, index = place.line, self._index(place, twin)
+        tag = self._tag(f"{line.base}_{index & 0xFFFFF}")
+        call_id = f"{self.rollout_id}.{tag}"
         self.lineage.note(asked.conversation, line, call_id)
         session_id = f"{self.rollout_id}.{line.base}"
         self.engine_sessions.add(session_id)
         return LiveCall(
             call_id=call_id,
+            tag=tag,
             rollout_id=self.rollout_id,
             session_id=session_id,
             wire=asked.request.wire,
@@ -190,10 +197,19 @@ class Session:
             tools=asked.request.tools,
             started_at=self.clock(),
             streamed=asked.request.stream,
-            offsets=self.offsets,
+            log=self.log,
         )
 
-    def _index(self, place: Place, twin: LiveCall | None, asked: Asked) -> int:
+    def _tag(self, name: str) -> str:
+        """A name for the call that no other of this rollout has, by its place and not by its time."""
+        tag, attempt = name, 0
+        while tag in self._tags:
+            attempt += 1
+            tag = f"{name}_{attempt}"
+        self._tags.add(tag)
+        return tag
+
+    def _index(self, place: Place, twin: LiveCall | None) -> int:
         """Where the call stands in its line: 16 bits of ordinal, 4 of resample, then the line."""
         if twin is None:
             ordinal = self.lineage.ordinal(place)
@@ -205,8 +221,6 @@ class Session:
     def _log_start(self, call: LiveCall, asked: Asked, tail_ids: list[int]) -> None:
         place = call.place
         head = {
-            "kind": "start",
-            "rollout": self.rollout_id,
             "call": call.call_id,
             "agent": place.line.agent_id,
             "role": place.line.role,
@@ -219,9 +233,10 @@ class Session:
             "tokenizer": self.model.rendering.digest,
             "at": call.started_at,
             "messages": new_messages_plain(place.new),
-            "tools": sorted(str(t.get("function", {}).get("name", "")) for t in asked.request.tools),
+            "has_tools": bool(asked.request.tools),
+            "named": bool(asked.request.hints.agent_id),
         }
-        self.offsets.append(self.log.append(head, ids=[tail_ids]))
+        self.log.append("start", head, ids=[tail_ids])
 
     def finished(self, call: LiveCall, asked: Asked) -> None:
         """Take a call's end into the books; a complete one may now be a parent."""

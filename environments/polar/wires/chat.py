@@ -149,7 +149,7 @@ class ChatStream:
 
 def _envelope(request: ModelRequest, call: LiveCall, kind: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{call.call_id}",
+        "id": call.call_id,
         "object": kind,
         "created": int(call.started_at),
         "model": request.model,

@@ -1,0 +1,81 @@
+"""The app on a real socket: TCP on loopback, or a unix socket that a sandbox can be given."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from environments.polar.recorder import PolarRecorder
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without signal handlers: whoever serves decides when to stop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _tcp_socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host, port))
+    return sock
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(str(path))
+    path.chmod(0o666)  # a sandbox's user connects to it; the capability key is what lets one in
+    return sock
+
+
+def _config(recorder: PolarRecorder) -> uvicorn.Config:
+    # WebSockets are off, so that an upgrade attempt arrives as the plain GET that the app answers with 426.
+    return uvicorn.Config(
+        recorder.app,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+    )
+
+
+@asynccontextmanager
+async def serving(
+    recorder: PolarRecorder, *, host: str = "127.0.0.1", port: int = 0, unix_socket: Path | None = None
+) -> AsyncIterator[str]:
+    """Serve while the body runs; yields the URL, which endpoints opened meanwhile carry.
+
+    With `unix_socket` the URL is only a form (http://localhost): whoever connects needs the socket's path too.
+    Raises OSError when the address is taken.
+    """
+    sock = _unix_socket(unix_socket) if unix_socket is not None else _tcp_socket(host, port)
+    try:
+        url = "http://localhost" if unix_socket is not None else f"http://{host}:{sock.getsockname()[1]}"
+        server = _Server(_config(recorder))
+        running = asyncio.create_task(server.serve(sockets=[sock]))
+        before, recorder.public_url = recorder.public_url, url
+        try:
+            while not server.started and not running.done():
+                await asyncio.sleep(0.005)
+            yield url
+        finally:
+            recorder.public_url = before
+            server.should_exit = True
+            await running
+    finally:
+        sock.close()
+        if unix_socket is not None:
+            unix_socket.unlink(missing_ok=True)
