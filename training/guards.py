@@ -39,9 +39,9 @@ class GradientGuard:
     def check(self, loss: float, grad_norm: float, table: TokenTable, sample_ids: tuple[str, ...]) -> None:
         """Raise TrainingHalted on a loss or norm that is not finite, or a spike; else remember the norm."""
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            raise TrainingHalted(
-                f"loss {loss}, gradient norm {grad_norm}: not finite", not_finite_samples(table, sample_ids)
-            )
+            # finite tokens can still overflow in the sum: then the largest are to blame
+            offenders = not_finite_samples(table, sample_ids) or largest_samples(table, sample_ids)
+            raise TrainingHalted(f"loss {loss}, gradient norm {grad_norm}: not finite", offenders)
         if len(self.norms) >= MIN_HISTORY and grad_norm > self.spike_factor * median(self.norms):
             raise TrainingHalted(
                 f"gradient norm {grad_norm:.4g} is more than {self.spike_factor:g} times the median "

@@ -25,6 +25,7 @@ class ModelError(ValueError):
 
 def load_causal_lm(folder: Path, *, gradient_checkpointing: bool = False) -> Any:
     """The HF model of `folder` in float32 with packed attention, in training mode. Raises ModelError."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     if not (folder / "config.json").is_file():
@@ -33,7 +34,7 @@ def load_causal_lm(folder: Path, *, gradient_checkpointing: bool = False) -> Any
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation=register_packed_attention()
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{folder} cannot be loaded as a causal language model: {error}") from error
     _check_trainable(folder, model)
     if gradient_checkpointing:
