@@ -1,4 +1,4 @@
-"""The benchmark stage: a policy on the held-out pool, sampled as in rollouts (or greedily), judged by the same gates."""
+"""The benchmark stage: a policy on the held-out pool, sampled as in rollouts or greedily."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.manifest import Manifest
 from tasks.judge import judge_rollouts, read_judged
 from tasks.policies import Policy
 from tasks.rollouts import RolloutConfig, RolloutPlan, read_groups, roll_out
-from tasks.stage import Desk
+from tasks.stage import Desk, Runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,7 @@ class Benchmarked:
 
 def benchmark(
     desk: Desk,
+    run: Runner,
     policy: Policy,
     pool: TaskPool,
     *,
@@ -75,8 +76,6 @@ def benchmark(
         sampling=Sampling(temperature=config.temperature, max_tokens=rollouts.max_tokens, seed=config.seed),
         label=label,
     )
-    done = roll_out(desk, plan, parents=(), config=rollouts, gates=gates)
-    judged = judge_rollouts(
-        desk, done, pool, suite=plan.suite, gates=gates, concurrency=rollouts.concurrency, iteration=None
-    )
+    done = run(roll_out(desk, plan, parents=(), config=rollouts, gates=gates))
+    judged = run(judge_rollouts(desk, done, pool, gates=gates, concurrency=rollouts.concurrency, iteration=None))
     return Benchmarked(policy=policy, rollouts=done, judged=judged)

@@ -11,7 +11,7 @@ from environments.types import Group, Judged, TaskPool, TaskSpec, Trajectory
 from infra import records
 from infra.manifest import Manifest
 from tasks.rollouts import read_groups
-from tasks.stage import Desk, Job, Stage, perform
+from tasks.stage import Desk, Stage, Work
 
 JUDGE = Stage(name="judge", version=1, kind="judged")
 
@@ -21,24 +21,29 @@ def judge_rollouts(
     rollouts: Manifest,
     pool: TaskPool,
     *,
-    suite: str,
     gates: GateConfig,
     concurrency: int,
     iteration: int | None,
-) -> Manifest:
-    """Judge all members of a rollouts artifact; the manifest of one `Judged` a row, in the order of the groups."""
-    job = Job(stage=JUDGE, parents=(rollouts,), section=[gates, pool.digest], iteration=iteration)
+) -> Work:
+    """Judge all members of a rollouts artifact: one `Judged` a row, in the order of the groups."""
 
     def make(out: Path, scratch: Path) -> int:
         groups = read_groups(desk, rollouts)
         states = desk.store.path(rollouts) / "states"
-        room = _Room(desk, desk.workshop.suite(suite), {t.task_id: t for t in pool.tasks}, states, gates, concurrency)
+        suite = desk.workshop.suite(pool.tasks[0].suite)
+        room = _Room(desk, suite, {t.task_id: t for t in pool.tasks}, states, gates, concurrency)
         desk.progress.begin("judge", iteration=iteration, total=sum(len(g.members) for g in groups))
-        judged = desk.workshop.run(room.judge_all, groups)
-        records.write_parquet(judged, out, cls=Judged)
-        return len(judged)
+        return records.write_parquet(desk.workshop.run(room.judge_all, groups), out, cls=Judged)
 
-    return perform(desk, job, make, name="judged.parquet", schema_version=records.schema_version(Judged))
+    return Work(
+        stage=JUDGE,
+        parents=(rollouts,),
+        section=[gates, pool.digest],
+        make=make,
+        iteration=iteration,
+        name="judged.parquet",
+        schema_version=records.schema_version(Judged),
+    )
 
 
 class _Room:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.manifest import Manifest
-from tasks.stage import Desk, Job, Stage, perform
+from tasks.stage import Desk, Stage, Work
 from training.policy import check_policy
 
 POLICY = "policy"
@@ -27,7 +27,7 @@ class Policy:
         return path / POLICY if (path / POLICY).is_dir() else path
 
 
-def adopt(desk: Desk, folder: Path, *, digest: str | None) -> Policy:
+def adopt(folder: Path, *, digest: str | None) -> Work:
     """Policy 0: a model folder copied into the store. Raises PolicyError when it is broken or not the pinned one."""
     found = check_policy(folder, digest=digest)
 
@@ -35,4 +35,4 @@ def adopt(desk: Desk, folder: Path, *, digest: str | None) -> Policy:
         shutil.copytree(folder, out)
         return 0
 
-    return Policy(manifest=perform(desk, Job(stage=ADOPT, parents=(), section=found), make), version=0)
+    return Work(stage=ADOPT, parents=(), section=found, make=make)

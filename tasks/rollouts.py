@@ -17,7 +17,7 @@ from infra import records
 from infra.engines.base import Sampling
 from infra.manifest import Manifest
 from tasks.policies import Policy
-from tasks.stage import Desk, Job, Stage, perform
+from tasks.stage import Desk, Stage, Work
 
 ROLL_OUT = Stage(name="roll_out", version=1, kind="rollouts")
 GROUPS_FILE = "groups.parquet"
@@ -84,7 +84,7 @@ class Journal:
 
 
 def _read_whole_lines(path: Path) -> list[Trajectory]:
-    """The trajectories of a journal; a last line that a kill cut short is cut off, so that the next one starts clean."""
+    """The trajectories of a journal; a last line that a kill cut short is cut off."""
     if not path.exists():
         return []
     data = path.read_bytes()
@@ -108,19 +108,23 @@ class RolloutPlan:
 
 def roll_out(
     desk: Desk, plan: RolloutPlan, *, parents: tuple[Manifest, ...], config: RolloutConfig, gates: GateConfig
-) -> Manifest:
-    """Do the plan; the manifest of a folder with `groups.parquet` and `states/`."""
-    section = [config, plan.requests, plan.policy.version, plan.sampling]
-    job = Job(stage=ROLL_OUT, parents=(plan.policy.manifest, *parents), section=section, iteration=plan.iteration)
+) -> Work:
+    """Do the plan: a folder with `groups.parquet` and `states/`."""
 
     def make(out: Path, scratch: Path) -> int:
         groups = _roll_out(desk, plan, config, gates, Journal(scratch))
         out.mkdir()
         shutil.copytree(scratch / "states", out / "states")
-        records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
-        return len(groups)
+        return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
 
-    return perform(desk, job, make, schema_version=records.schema_version(Group))
+    return Work(
+        stage=ROLL_OUT,
+        parents=(plan.policy.manifest, *parents),
+        section=[config, plan.requests, plan.policy.version, plan.sampling],
+        make=make,
+        iteration=plan.iteration,
+        schema_version=records.schema_version(Group),
+    )
 
 
 def _roll_out(

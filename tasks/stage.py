@@ -45,14 +45,30 @@ class Desk:
     attempt: int = 0
 
 
+Make = Callable[[Path, Path], int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A stage on given inputs: its `key` is what it will be found by."""
+class Work:
+    """A stage on given inputs: described, not yet done.
+
+    `make(out, scratch)` writes a file or folder at `out` and returns its rows. `scratch` is the work's own folder: it
+    outlives a kill, so `make` may keep half-done work there and go on from it; it is removed once the result is
+    published. `section` is all that decides the result beside the parents and the seed.
+    """
 
     stage: Stage
     parents: tuple[Manifest, ...]
     section: Any
+    make: Make
     iteration: int | None = None
+    name: str | None = None
+    schema_version: int = 1
+
+    @property
+    def label(self) -> str:
+        """For people: the stage and, within the loop, the iteration."""
+        return self.stage.name if self.iteration is None else f"{self.stage.name} {self.iteration + 1}"
 
     def key(self, desk: Desk) -> str:
         """The content key of the result."""
@@ -65,30 +81,27 @@ class Job:
         )
 
 
-Make = Callable[[Path, Path], int]
+Runner = Callable[[Work], Manifest]
+"""Does work and answers its manifest: `perform` at a desk, or the workflow engine around it."""
 
 
-def perform(desk: Desk, job: Job, make: Make, *, name: str | None = None, schema_version: int = 1) -> Manifest:
-    """The job's manifest: found in the store, or made by `make(out, scratch) -> rows`.
-
-    `make` writes a file or folder at `out`. `scratch` is the job's own folder: it outlives a kill, so `make` may keep
-    half-done work there and go on from it. It is removed once the result is published.
-    """
-    key = job.key(desk)
+def perform(desk: Desk, work: Work) -> Manifest:
+    """The work's manifest: found in the store, or made and published now."""
+    key = work.key(desk)
     found = desk.store.find(key)
     if found is not None:
-        desk.progress.say(f"[dim]{_label(job)}: done before, reused[/]")
+        desk.progress.say(f"[dim]{work.label}: done before, reused[/]")
         return found
     scratch = desk.work / key[:16]
     out = scratch / "out"
     scratch.mkdir(parents=True, exist_ok=True)
     _remove(out)
     cpu_started = time.process_time()
-    rows = make(out, scratch)
+    rows = work.make(out, scratch)
     producer = Producer(
-        stage=job.stage.name,
-        stage_version=job.stage.version,
-        config_digest=digest_of(job.section),
+        stage=work.stage.name,
+        stage_version=work.stage.version,
+        config_digest=digest_of(work.section),
         code_version=code_version(),
         seed=desk.seed,
         attempt=desk.attempt,
@@ -101,19 +114,15 @@ def perform(desk: Desk, job: Job, make: Make, *, name: str | None = None, schema
 
     manifest = desk.store.publish(
         key,
-        job.stage.kind,
+        work.stage.kind,
         move,
         producer=producer,
-        parents=job.parents,
-        name=name,
-        schema_version=schema_version,
+        parents=work.parents,
+        name=work.name,
+        schema_version=work.schema_version,
     )
     shutil.rmtree(scratch)
     return manifest
-
-
-def _label(job: Job) -> str:
-    return job.stage.name if job.iteration is None else f"iteration {job.iteration + 1}, {job.stage.name}"
 
 
 def _remove(path: Path) -> None:

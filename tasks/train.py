@@ -17,7 +17,7 @@ from infra.manifest import Manifest
 from tasks.judge import read_judged
 from tasks.policies import POLICY, Policy
 from tasks.rollouts import read_groups
-from tasks.stage import Desk, Job, Stage, perform
+from tasks.stage import Desk, Stage, Work
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
@@ -63,26 +63,28 @@ def train(
     section: TrainSection,
     sampling: Sampling,
     iteration: int,
-) -> Policy:
-    """One step on these rollouts. A batch in which nothing differs leaves the weights as they are, and says so."""
-    job = Job(
-        stage=TRAIN,
-        parents=(policy.manifest, rollouts, judged),
-        section=[section, sampling.temperature, policy.version],
-        iteration=iteration,
-    )
+) -> Work:
+    """One step on these rollouts: the next policy, its trainer's checkpoint, the samples, the report.
+
+    A batch in which nothing differs leaves the weights as they are, and says so.
+    """
 
     def make(out: Path, scratch: Path) -> int:
         desk.progress.begin("train", iteration=iteration, total=0)
-        groups, verdicts = read_groups(desk, rollouts), read_judged(desk, judged)
-        batch = _samples(groups, verdicts, section, sampling)
+        batch = _samples(read_groups(desk, rollouts), read_judged(desk, judged), section, sampling)
         out.mkdir()
         records.write_parquet(batch.samples, out / SAMPLES, cls=_sample_class())
         report = _step(desk, policy, batch, section, out)
         (out / REPORT).write_text(json.dumps(report, indent=1, sort_keys=True))
         return len(batch.samples)
 
-    return Policy(manifest=perform(desk, job, make), version=policy.version + 1)
+    return Work(
+        stage=TRAIN,
+        parents=(policy.manifest, rollouts, judged),
+        section=[section, sampling.temperature, policy.version],
+        make=make,
+        iteration=iteration,
+    )
 
 
 def _sample_class() -> type:

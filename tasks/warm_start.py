@@ -27,7 +27,7 @@ from tasks.demonstrations import (
     protocol_phrases,
 )
 from tasks.rollouts import GROUPS_FILE, Journal, read_groups
-from tasks.stage import Desk, Job, Stage, perform
+from tasks.stage import Desk, Runner, Stage, Work
 from training.policy import PolicyShape, build_policy
 
 SEED_POLICY = Stage(name="seed_policy", version=1, kind="policy")
@@ -51,14 +51,14 @@ class WarmStartConfig:
     concurrency: int = 32
 
 
-def warm_start(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Manifest:
+def warm_start(desk: Desk, run: Runner, pool: TaskPool, config: WarmStartConfig) -> Manifest:
     """The manifest of the trained policy folder."""
-    seed_policy = _seed_policy(desk, pool, config)
-    demonstrations = _demonstrate(desk, seed_policy, pool, config)
-    return _imitate(desk, seed_policy, demonstrations, config)
+    seed_policy = run(_seed_policy(desk, pool, config))
+    demonstrations = run(_demonstrate(desk, seed_policy, pool, config))
+    return run(_imitate(desk, seed_policy, demonstrations, config))
 
 
-def _seed_policy(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Manifest:
+def _seed_policy(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Work:
     section = [pool.digest, config.shape, config.demonstrations, config.text_tasks]
 
     def make(out: Path, scratch: Path) -> int:
@@ -68,10 +68,10 @@ def _seed_policy(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Manifes
         build_policy(out, corpus=texts, phrases=protocol_phrases(), shape=config.shape, seed=desk.seed)
         return 0
 
-    return perform(desk, Job(stage=SEED_POLICY, parents=(), section=section), make)
+    return Work(stage=SEED_POLICY, parents=(), section=section, make=make)
 
 
-def _demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, config: WarmStartConfig) -> Manifest:
+def _demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, config: WarmStartConfig) -> Work:
     def make(out: Path, scratch: Path) -> int:
         journal = Journal(scratch)
         groups = desk.workshop.run(_groups, desk, desk.store.path(policy), pool, config, journal)
@@ -80,8 +80,9 @@ def _demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, config: WarmStart
         records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
         return len(groups)
 
-    job = Job(stage=DEMONSTRATE, parents=(policy,), section=[pool.digest, config.demonstrations])
-    return perform(desk, job, make, schema_version=records.schema_version(Group))
+    section = [pool.digest, config.demonstrations]
+    schema = records.schema_version(Group)
+    return Work(stage=DEMONSTRATE, parents=(policy,), section=section, make=make, schema_version=schema)
 
 
 async def _groups(
@@ -111,7 +112,7 @@ async def _groups(
         await engine.aclose()
 
 
-def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, config: WarmStartConfig) -> Manifest:
+def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, config: WarmStartConfig) -> Work:
     from training.warm_start import imitate
 
     section = [config.passes, config.batch_size, config.learning_rate]
@@ -136,4 +137,4 @@ def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, config: War
             on_step=on_step,
         )
 
-    return perform(desk, Job(stage=IMITATE, parents=(policy, demonstrations), section=section), make)
+    return Work(stage=IMITATE, parents=(policy, demonstrations), section=section, make=make)

@@ -27,13 +27,13 @@ T = TypeVar("T")
 class EngineConfig:
     """Who samples. `local`: transformers in this process. `vllm`: a server at `url`.
 
-    `rows` is how many sessions decode together; `threads` 0 lets torch choose.
+    `rows` is how many sessions decode together, `threads` how many processor threads they may use.
     """
 
     kind: str = "local"
     url: str = ""
     rows: int = 64
-    threads: int = 0
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in ("local", "vllm"):
@@ -75,7 +75,8 @@ class Workshop:
         """Run an async function on the workshop's loop and wait for it."""
         if self._portal is None:
             raise RuntimeError("the workshop is closed; use it as `with Workshop(...) as workshop:`")
-        return self._portal.call(function, *args)
+        result: T = self._portal.call(function, *args)
+        return result
 
     def suite(self, name: str) -> Suite:
         """The suite of that name. Raises KeyError that lists those there are."""
@@ -110,9 +111,10 @@ class Workshop:
             from infra.engines.vllm import VllmEngine
 
             return VllmEngine(self.engine_config.url, folder, policy_version=version)
-        from infra.engines.local import LocalEngine
+        from infra.engines.local import LocalEngine, LocalSettings
 
-        return LocalEngine(folder, policy_version=version, rows=self.engine_config.rows)
+        settings = LocalSettings(num_slots=self.engine_config.rows, num_threads=self.engine_config.threads)
+        return LocalEngine(folder, policy_version=version, settings=settings)
 
     def recorder(self, engine: Engine) -> PolarRecorder:
         """The recorder in front of `engine`, its log below the work folder."""

@@ -1,0 +1,91 @@
+"""Where runs live on disk, and how one is opened: locked, swept, its settings written down."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.config import RunConfig
+from infra.digests import canonical_json
+from infra.store import LocalStore
+from tasks.progress import Progress
+from tasks.stage import Desk
+from tasks.workshop import Workshop
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of all runs: `store/` (artifacts), `runs/ID/`, `work/` (unfinished), `mlflow.db`, `prefect/`."""
+
+    root: Path
+
+    @property
+    def store(self) -> LocalStore:
+        """The artifacts of all runs: equal work is shared between them."""
+        return LocalStore(self.root / "store")
+
+    def run(self, run_id: str) -> Path:
+        """The run's own folder."""
+        return self.root / "runs" / run_id
+
+    @property
+    def mlflow_uri(self) -> str:
+        """Where MLflow keeps runs and models by default."""
+        return f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @property
+    def prefect(self) -> Path:
+        """Prefect's own folder."""
+        return self.root / "prefect"
+
+    def run_ids(self) -> list[str]:
+        """The runs there are, newest first."""
+        folders = [p for p in (self.root / "runs").glob("*") if (p / "config.json").exists()]
+        return [p.name for p in sorted(folders, key=lambda p: p.stat().st_mtime, reverse=True)]
+
+
+@contextmanager
+def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool = False) -> Iterator[Desk]:
+    """A desk for the run: nobody else may hold it meanwhile. Raises RunLocked, StoreError.
+
+    `fresh`: results of earlier runs are not reused; the run keeps its salt, so that a killed fresh run continues.
+    """
+    store, run_id = home.store, config.run_id
+    with store.lock(run_id):
+        folder = home.run(run_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        salt, attempt = _note_attempt(folder, config, fresh=fresh)
+        store.sweep()
+        with Workshop(config.engine, home.root / "work") as workshop:
+            yield Desk(
+                run_id=run_id,
+                store=store,
+                workshop=workshop,
+                progress=progress,
+                work=home.root / "work",
+                seed=config.seed,
+                salt=salt,
+                attempt=attempt,
+            )
+
+
+def _note_attempt(folder: Path, config: RunConfig, *, fresh: bool) -> tuple[str, int]:
+    (folder / "config.json").write_bytes(canonical_json(config))
+    path = folder / "attempts.json"
+    notes: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"salt": "", "attempts": 0}
+    if fresh and notes.get("finished", True):
+        notes = {"salt": f"{time.time():.0f}", "attempts": 0, "finished": False}
+    notes["attempts"] += 1
+    path.write_text(json.dumps(notes))
+    return str(notes["salt"]), int(notes["attempts"])
+
+
+def note_finished(home: Home, run_id: str) -> None:
+    """A later `--fresh` starts anew instead of going on."""
+    path = home.run(run_id) / "attempts.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "finished": True}))

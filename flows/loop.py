@@ -1,0 +1,137 @@
+"""The order of a run's stages, and nothing else. Who runs them (`Runner`) is the caller's choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tasks.quality import check_quality
+
+from environments.types import Group, Judged
+from flows.config import RunConfig
+from infra.manifest import Manifest
+from tasks.judge import judge_rollouts, read_judged
+from tasks.pass_rates import (
+    Curriculum,
+    fold,
+    new_evidence,
+    read_selection,
+    requests_of,
+    select,
+    zero_gradient,
+)
+from tasks.policies import Policy
+from tasks.rollouts import RolloutPlan, read_groups, roll_out
+from tasks.stage import Desk, Runner
+from tasks.train import train
+from training.curriculum.base import Selection
+from training.curriculum.monitor import ZeroGradientReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where a run stands: its policy and what is known of its tasks."""
+
+    policy: Policy
+    curriculum: Curriculum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Rollouts of one selection, judged and found sound."""
+
+    selection: Selection
+    rollouts: Manifest
+    judged: Manifest
+    quality: Manifest
+    groups: tuple[Group, ...]
+    verdicts: tuple[Judged, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """What one iteration did. `probes` is None where the strategy measures by training rollouts alone."""
+
+    number: int
+    before: RunState
+    after: RunState
+    probes: Measured | None
+    training: Measured
+    zero_gradient: ZeroGradientReport
+
+
+def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number: int) -> Iteration:
+    """Select, roll out, judge, check, train: the next policy and what was learnt of the tasks."""
+    begun = state
+    probes = _measure(desk, run, config, state, number, probes=True)
+    if probes is not None:
+        state = _folded(desk, run, state, probes, number)
+    training = _measure(desk, run, config, state, number, probes=False)
+    if training is None:
+        raise RuntimeError(f"iteration {number + 1}: the curriculum chose nothing; widen the pool or its band")
+    folded = _folded(desk, run, state, training, number)
+    policy = Policy(
+        manifest=run(
+            train(
+                desk,
+                state.policy,
+                training.rollouts,
+                training.judged,
+                section=config.training,
+                sampling=config.rollouts.sampling(config.seed),
+                iteration=number,
+            )
+        ),
+        version=state.policy.version + 1,
+    )
+    evidence = new_evidence(training.selection, training.groups, training.verdicts)
+    return Iteration(
+        number=number,
+        before=begun,
+        after=replace(folded, policy=policy),
+        probes=probes,
+        training=training,
+        zero_gradient=zero_gradient(evidence, training.selection, config.curriculum),
+    )
+
+
+def _measure(
+    desk: Desk, run: Runner, config: RunConfig, state: RunState, number: int, *, probes: bool
+) -> Measured | None:
+    version, pool = state.policy.version, state.curriculum.pool
+    chosen = run(
+        select(desk, state.curriculum, config.curriculum, policy_version=version, iteration=number, probes=probes)
+    )
+    selection = read_selection(desk, chosen)
+    if not selection.decisions:
+        return None
+    plan = RolloutPlan(
+        suite=config.pool.suite,
+        policy=state.policy,
+        requests=requests_of(selection, pool, prefix=f"{'p' if probes else 'i'}{number:03d}-"),
+        iteration=number,
+        sampling=config.rollouts.sampling(config.seed),
+        label="probe" if probes else "roll out",
+    )
+    rollouts = run(roll_out(desk, plan, parents=(chosen,), config=config.rollouts, gates=config.gates))
+    judged = run(
+        judge_rollouts(
+            desk, rollouts, pool, gates=config.gates, concurrency=config.rollouts.concurrency, iteration=number
+        )
+    )
+    quality = run(check_quality(desk, rollouts, judged, iteration=number))
+    verdicts = tuple(read_judged(desk, judged))
+    desk.progress.show(pass_rate=sum(v.passed for v in verdicts) / max(1, len(verdicts)))
+    return Measured(
+        selection=selection,
+        rollouts=rollouts,
+        judged=judged,
+        quality=quality,
+        groups=tuple(read_groups(desk, rollouts)),
+        verdicts=verdicts,
+    )
+
+
+def _folded(desk: Desk, run: Runner, state: RunState, measured: Measured, number: int) -> RunState:
+    evidence = new_evidence(measured.selection, measured.groups, measured.verdicts)
+    manifest = run(fold(desk, state.curriculum, evidence, measured.judged, iteration=number))
+    return replace(state, curriculum=replace(state.curriculum, evidence=manifest))

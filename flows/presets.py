@@ -1,0 +1,52 @@
+"""Presets: functions that build whole configurations. A test builds each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flows.config import PolicyConfig, RunConfig
+from flows.overrides import ConfigError
+from tasks.benchmark import BenchmarkConfig
+from tasks.pass_rates import CurriculumConfig
+from tasks.pools import PoolConfig
+from tasks.rollouts import RolloutConfig
+from tasks.train import TrainSection
+
+TINY_DIGEST = None
+
+
+def tiny() -> RunConfig:
+    """Tasks of 3 to 12 turns, a policy of about 2 M parameters: minutes on two cores."""
+    return RunConfig(
+        name="tiny",
+        iterations=12,
+        policy=PolicyConfig(digest=TINY_DIGEST),
+        pool=PoolConfig(train_tasks=160, held_out_tasks=120, min_horizon=3, max_horizon=12),
+        curriculum=CurriculumConfig(tasks_per_iteration=8, group_size=8),
+        training=TrainSection(learning_rate=3e-4, updates_per_batch=4),
+        benchmark=BenchmarkConfig(bands=(5, 8, 12)),
+    )
+
+
+def tiny_long() -> RunConfig:
+    """Tasks of 3 to 50 turns with the same policy: up to 40 minutes on two cores."""
+    return RunConfig(
+        name="tiny_long",
+        iterations=30,
+        policy=PolicyConfig(digest=TINY_DIGEST),
+        pool=PoolConfig(train_tasks=240, held_out_tasks=144, min_horizon=3, max_horizon=50),
+        rollouts=RolloutConfig(),
+        curriculum=CurriculumConfig(tasks_per_iteration=8, group_size=8),
+        training=TrainSection(learning_rate=3e-4, updates_per_batch=4),
+        benchmark=BenchmarkConfig(bands=(5, 8, 12, 20, 30, 50)),
+    )
+
+
+PRESETS: dict[str, Callable[[], RunConfig]] = {"tiny": tiny, "tiny_long": tiny_long}
+
+
+def preset(name: str) -> RunConfig:
+    """The preset of that name. Raises ConfigError that lists them."""
+    if name not in PRESETS:
+        raise ConfigError(f"no preset {name!r}; there are: {', '.join(PRESETS)}")
+    return PRESETS[name]()

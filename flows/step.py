@@ -1,0 +1,60 @@
+"""One step by itself: the loop's single iteration, run without a workflow engine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.config import RunConfig
+from flows.home import Home, open_desk
+from flows.loop import Iteration, RunState, iterate
+from infra.digests import digest_folder
+from tasks.pass_rates import Curriculum
+from tasks.policies import Policy, adopt
+from tasks.pools import make_pools
+from tasks.progress import Progress
+from tasks.stage import Desk, perform
+from tasks.train import read_report
+
+
+def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress: Progress) -> dict[str, Any]:
+    """Roll out `tasks` x `group`, judge, train once. Returns what happened, `policy_digest` among it."""
+    started = time.monotonic()
+    config = replace(
+        config,
+        name="step",
+        iterations=1,
+        curriculum=replace(config.curriculum, strategy="uniform", tasks_per_iteration=tasks, group_size=group),
+    )
+    with open_desk(Home(home), config, progress) as desk:
+        run = partial(perform, desk)
+        pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
+        start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
+        curriculum = Curriculum(strategy=config.curriculum.build(), pool=pools.train, evidence=None)
+        done = iterate(desk, run, config, RunState(policy=start, curriculum=curriculum), 0)
+        return _told(desk, done, wall_s=time.monotonic() - started)
+
+
+def _told(desk: Desk, done: Iteration, *, wall_s: float) -> dict[str, Any]:
+    report = read_report(desk, done.after.policy)
+    members = [m for g in done.training.groups for m in g.members]
+    shown = {
+        k: report[k] for k in ("loss", "ratio_mean", "ratio_max", "entropy", "grad_norm", "tokens_per_s") if k in report
+    }
+    return {
+        "run_id": desk.run_id,
+        "rollouts": len(members),
+        "passed": sum(v.passed for v in done.training.verdicts),
+        "infra_faults": sum(len(g.excluded) for g in done.training.groups),
+        "sampled_tokens": sum(m.usage.completion_tokens for m in members),
+        "zero_gradient_share": done.zero_gradient.zero_gradient_share,
+        **({"skipped": report["skipped"]} if "skipped" in report else {}),
+        **shown,
+        "policy_version": done.after.policy.version,
+        "policy_digest": digest_folder(done.after.policy.folder(desk)),
+        "policy": str(done.after.policy.folder(desk)),
+        "wall_s": round(wall_s, 1),
+    }

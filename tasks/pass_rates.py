@@ -1,0 +1,155 @@
+"""What is known of each task's pass rate, what to roll out next, and how the evidence of an iteration is added.
+
+The curriculum's state after iteration k is a manifest: the evidence of all iterations so far, which the strategy
+folds, in order, into its state. So the state is exact on resume, and every decision can be explained later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from environments.rollout import GroupRequest
+from environments.types import Group, Judged, TaskPool
+from infra import records
+from infra.manifest import Manifest
+from tasks.stage import Desk, Stage, Work
+from training.curriculum.base import Decision, Evidence, Kind, Selection, Strategy, evidence_of
+from training.curriculum.monitor import ZeroGradientReport, watch
+from training.curriculum.strategies import build
+
+if TYPE_CHECKING:
+    from training.curriculum.ledger import State
+
+SELECT = Stage(name="select", version=1, kind="selection")
+FOLD = Stage(name="fold", version=1, kind="evidence")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurriculumConfig:
+    """How tasks are chosen. `strategy` is a name of `training.curriculum.strategies`.
+
+    `tasks_per_iteration` groups of `group_size` rollouts an iteration. The alarm rings when the share of groups that
+    carry gradient falls under `min_useful_share`.
+    """
+
+    strategy: str = "posterior"
+    tasks_per_iteration: int = 8
+    group_size: int = 8
+    min_useful_share: float = 0.4
+
+    def build(self) -> Strategy:
+        """The strategy. Raises CurriculumError on an unknown name or a setting it refuses."""
+        return build(self.strategy, group_size=self.group_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curriculum:
+    """The evidence so far (None: none yet) under a strategy and a pool."""
+
+    strategy: Strategy
+    pool: TaskPool
+    evidence: Manifest | None
+
+    def state(self, desk: Desk) -> State:
+        """The strategy's state: all evidence folded, one policy version at a time."""
+        state = self.strategy.start(self.pool)
+        seen = [] if self.evidence is None else desk.store.read_records(Evidence, self.evidence)
+        for _, part in groupby(seen, key=lambda e: (e.policy_version, e.kind)):
+            state = self.strategy.fold(state, tuple(part))
+        return state
+
+    @property
+    def parents(self) -> tuple[Manifest, ...]:
+        """What a selection is made from."""
+        return () if self.evidence is None else (self.evidence,)
+
+
+def select(
+    desk: Desk, curriculum: Curriculum, config: CurriculumConfig, *, policy_version: int, iteration: int, probes: bool
+) -> Work:
+    """Choose the work of an iteration (or, with `probes`, what must be measured before choosing)."""
+
+    def make(out: Path, scratch: Path) -> int:
+        state = curriculum.state(desk)
+        seed = desk.seed * 100_003 + iteration
+        strategy = curriculum.strategy
+        if probes:
+            chosen = strategy.probes(state, policy_version=policy_version, seed=seed)
+        else:
+            chosen = strategy.select(state, config.tasks_per_iteration, policy_version=policy_version, seed=seed)
+        out.write_bytes(records.to_json(chosen))
+        return len(chosen.decisions)
+
+    section = [config, curriculum.pool.digest, policy_version, iteration, probes]
+    return Work(
+        stage=SELECT,
+        parents=curriculum.parents,
+        section=section,
+        make=make,
+        iteration=iteration,
+        name="selection.json",
+    )
+
+
+def read_selection(desk: Desk, manifest: Manifest) -> Selection:
+    """The selection of an artifact."""
+    return records.from_json(Selection, desk.store.path(manifest).read_bytes())
+
+
+def requests_of(selection: Selection, pool: TaskPool, *, prefix: str) -> tuple[GroupRequest, ...]:
+    """The rollouts that a selection asks for."""
+    tasks = {t.task_id: t for t in pool.tasks}
+    return tuple(
+        GroupRequest(group_id=f"{prefix}{number:03d}-{d.task_id}", task=tasks[d.task_id], size=d.group_size)
+        for number, d in enumerate(selection.decisions)
+    )
+
+
+def fold(
+    desk: Desk, curriculum: Curriculum, evidence: tuple[Evidence, ...], judged: Manifest, *, iteration: int
+) -> Work:
+    """Add an iteration's evidence (of the verdicts in `judged`) to what is known."""
+
+    def make(out: Path, scratch: Path) -> int:
+        before = [] if curriculum.evidence is None else desk.store.read_records(Evidence, curriculum.evidence)
+        return records.write_parquet([*before, *evidence], out, cls=Evidence)
+
+    return Work(
+        stage=FOLD,
+        parents=(*curriculum.parents, judged),
+        section=[e.kind for e in evidence[:1]],
+        make=make,
+        iteration=iteration,
+        name="evidence.parquet",
+        schema_version=records.schema_version(Evidence),
+    )
+
+
+def new_evidence(selection: Selection, groups: Iterable[Group], verdicts: Iterable[Judged]) -> tuple[Evidence, ...]:
+    """What the groups of a selection tell about its tasks."""
+    kinds: dict[str, Kind] = {d.task_id: d.kind for d in selection.decisions}
+    judged = list(verdicts)
+    return tuple(e for g in groups for e in evidence_of(g, judged, kind=kinds[g.task_id]))
+
+
+def zero_gradient(evidence: tuple[Evidence, ...], selection: Selection, config: CurriculumConfig) -> ZeroGradientReport:
+    """Where the iteration's rollouts and tokens went."""
+    return watch(evidence, selection, min_useful_share=config.min_useful_share)
+
+
+def decision_rows(decisions: Iterable[Decision]) -> list[dict[str, Any]]:
+    """Decisions as a table for people."""
+    return [
+        {
+            "task": d.task_id,
+            "rollouts": d.group_size,
+            "state": d.state,
+            "pass rate": f"{d.mean:.2f} [{d.low:.2f}, {d.high:.2f}]",
+            "why": d.why,
+        }
+        for d in decisions
+    ]
