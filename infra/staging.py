@@ -44,6 +44,19 @@ def digest_of_content(path: Path) -> str:
     return digest_folder(path) if path.is_dir() else digest_file(path)
 
 
+def move_into_place(made: Path, place: Path) -> None:
+    """Bring a finished file or folder durably to its place, where equal content may be already. Raises OSError."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        sync_tree(made)
+        try:
+            made.rename(place)
+        except OSError:
+            if not place.is_dir():  # a folder cannot replace one that another writer has just put there
+                raise
+    sync(place.parent)
+
+
 @contextmanager
 def staging_folder(root: Path) -> Iterator[Path]:
     """A new folder below root/tmp for half-made things, gone at the end. A killed writer's is for `sweep`."""

@@ -40,6 +40,10 @@ class Store(ABC):
 
     root: Path
 
+    def _errors(self, doing: str) -> AbstractContextManager[None]:
+        """Turns what the storage raises into a StoreError that says what was being done and how to mend it."""
+        return os_errors(doing, self.root)
+
     @abstractmethod
     def _read_manifest(self, key: str) -> bytes | None:
         """The committed manifest's bytes, None when there is none."""
@@ -53,8 +57,8 @@ class Store(ABC):
         """Bring a finished file or folder to its place, durably. Equal content may be there already."""
 
     @abstractmethod
-    def _fetch(self, uri: str) -> Path:
-        """A local path of the content, not yet verified. Raises FileNotFoundError."""
+    def _fetch(self, uri: str) -> tuple[Path, str]:
+        """A local path of the content, and the digest of what is there. Raises FileNotFoundError."""
 
     @abstractmethod
     def _quarantine(self, key: str, uri: str | None, reason: str) -> str:
@@ -66,7 +70,7 @@ class Store(ABC):
 
     def sweep(self) -> int:
         """Remove what killed writers of this host left in tmp/; how many. Call it when a run starts."""
-        with os_errors("sweeping tmp/", self.root):
+        with self._errors("sweeping tmp/"):
             return staging.sweep_staging(self.root)
 
     def find(self, key: str) -> Manifest | None:
@@ -87,7 +91,7 @@ class Store(ABC):
     def _load_manifest(self, key: str) -> Manifest | None:
         if not is_digest(key):
             raise StoreError(f"{key!r} is no content key; want the 64 hex digits of infra.manifest.content_key")
-        with os_errors(f"reading manifest {key[:12]}", self.root):
+        with self._errors(f"reading manifest {key[:12]}"):
             data = self._read_manifest(key)
         if data is None:
             return None
@@ -106,10 +110,9 @@ class Store(ABC):
 
         Raises CorruptArtifact (after moving it to quarantine) when it is missing or changed, StoreError.
         """
-        with os_errors(f"verifying {manifest.uri}", self.root):
+        with self._errors(f"verifying {manifest.uri}"):
             try:
-                path = self._fetch(manifest.uri)
-                got = staging.digest_of_content(path)
+                path, got = self._fetch(manifest.uri)
             except FileNotFoundError:
                 got = "absent"
         if got == manifest.sha256:
@@ -119,7 +122,7 @@ class Store(ABC):
         raise CorruptArtifact(f"{reason}. It was moved to quarantine; run the same command again to make it anew")
 
     def _set_aside(self, key: str, uri: str | None, reason: str) -> None:
-        with os_errors(f"moving broken {uri or key[:12]} to quarantine ({reason})", self.root):
+        with self._errors(f"moving broken {uri or key[:12]} to quarantine ({reason})"):
             where = self._quarantine(key, uri, reason)
         _log.warning("store %s: %s; moved to %s; the stage will be done again", self.root, reason, where)
 
@@ -144,11 +147,11 @@ class Store(ABC):
         name = name or kind
         if not _NAME.fullmatch(name):
             raise StoreError(f"artifact name {name!r}: want letters, digits, '.', '_', '-', at most 100")
-        with os_errors(f"publishing {kind} {key[:12]}", self.root), staging.staging_folder(self.root) as folder:
+        with self._errors(f"publishing {kind} {key[:12]}"), staging.staging_folder(self.root) as folder:
             made = folder / name
             rows = build(made)
-            if not made.exists():
-                raise StoreError(f"publishing {kind} {key[:12]}: the builder made nothing at {made}")
+            if not (made.is_file() or any(path.is_file() for path in made.rglob("*"))):
+                raise StoreError(f"publishing {kind} {key[:12]}: the builder made no file at or below {made}")
             sha256 = staging.digest_of_content(made)
             manifest = Manifest(
                 key=key,
@@ -201,7 +204,7 @@ class Store(ABC):
     def read_records(self, cls: type[T], manifest: Manifest) -> list[T]:
         """All records of an artifact of `publish_records`. Raises CorruptArtifact, RecordFormatError, StoreError."""
         path = self.path(manifest)
-        with os_errors(f"reading {manifest.uri}", self.root):
+        with self._errors(f"reading {manifest.uri}"):
             return records.read_parquet(cls, path)
 
 
@@ -236,25 +239,13 @@ class LocalStore(Store):
 
     def _put(self, made: Path, uri: str) -> None:
         place = self.root / uri
-        place.parent.mkdir(parents=True, exist_ok=True)
         if place.exists() and staging.digest_of_content(place) != staging.digest_of_content(made):
             where = self._move_aside([place], f"{uri} does not have the content that its name says")
             _log.warning("store %s: broken %s moved to %s", self.root, uri, where)
-        if not place.exists():
-            staging.sync_tree(made)
-            self._rename(made, place)
-        staging.sync(place.parent)
+        staging.move_into_place(made, place)
 
-    @staticmethod
-    def _rename(made: Path, place: Path) -> None:
-        try:
-            made.rename(place)
-        except OSError:
-            if not place.is_dir():  # a folder cannot replace one that another writer has just put there
-                raise
-
-    def _fetch(self, uri: str) -> Path:
-        return self.root / uri
+    def _fetch(self, uri: str) -> tuple[Path, str]:
+        return self.root / uri, staging.digest_of_content(self.root / uri)
 
     def _quarantine(self, key: str, uri: str | None, reason: str) -> str:
         paths = [self._manifest_path(key)]

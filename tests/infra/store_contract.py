@@ -119,9 +119,11 @@ class StoreContract(ABC):
         assert store.find(key_of("a")) is None
         assert list((store.root / "tmp").iterdir()) == []
 
-    def test_a_builder_that_makes_nothing_or_a_link_is_refused(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="the builder made nothing"):
+    def test_a_builder_that_makes_no_file_or_a_link_is_refused(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="the builder made no file"):
             store.publish(key_of("a"), "report", lambda _: None, producer=PRODUCER)
+        with pytest.raises(StoreError, match="the builder made no file"):
+            store.publish(key_of("a"), "report", lambda path: path.mkdir(), producer=PRODUCER)
         with pytest.raises(StoreError, match="is no plain file or folder"):
             store.publish(key_of("a"), "report", lambda p: p.symlink_to("/etc/passwd"), producer=PRODUCER)
 
