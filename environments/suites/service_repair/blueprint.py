@@ -16,7 +16,8 @@ from infra.digests import digest_of
 
 VERSION = 1
 MIN_HORIZON, MAX_HORIZON = 3, 50
-_MAX_APPS = 6
+_MAX_APPS = 4
+_FAULTS_PER_APP = 5
 _FINAL_CHECK_TURNS = 1
 _HELD_OUT_SHARE = 0.3
 _SPLIT_SALT = 26  # gives both splits several single kinds, so that both have tasks of 3 and of 4 turns
@@ -105,7 +106,7 @@ def _draw_kinds(horizon: int, rng: random.Random) -> tuple[FaultKind, ...]:
 def _place(kinds: Sequence[FaultKind], rng: random.Random) -> list[list[FaultKind]]:
     """Share the kinds among apps: no two on one app that need the same part, a cache only over another fault."""
     plain = [k for k in kinds if k is not _CACHE]
-    wanted = min(_MAX_APPS, 1 + len(plain) // 3 + rng.randrange(2))
+    wanted = min(_MAX_APPS, 1 + len(plain) // _FAULTS_PER_APP + rng.randrange(2))
     apps: list[list[FaultKind]] = [[] for _ in range(wanted)]
     for kind in plain:
         free = [app for app in apps if all(kind.slots.isdisjoint(other.slots) for other in app)]

@@ -13,19 +13,20 @@ moded=() summed=()
 load() {
   [[ -f $1 ]] || fail "$1: missing"
   value=()
-  local key rest
-  while IFS=' =' read -r key rest || [[ $key ]]; do [[ $key ]] && value[$key]=$rest; done < "$1"
+  local rows row
+  mapfile -t rows < "$1"
+  for row in "${rows[@]//[[:space:]]/}"; do [[ $row == ?*=* ]] && value[${row%%=*}]=${row#*=}; done
 }
 
 # The entries of a flat JSON object of numbers in file $1.
 load_json() {
   [[ -f $1 ]] || fail "$1: missing"
   value=()
-  local text entry number form='^\{"[a-z]+":[0-9]+(,"[a-z]+":[0-9]+)*\}$'
-  text=$(< "$1") text=${text//[[:space:]]/}
+  local text entry form='^\{"[a-z]+":[0-9]+(,"[a-z]+":[0-9]+)*\}$' IFS=,
+  read -r -d '' text < "$1"
+  text=${text//[[:space:]]/}
   [[ $text =~ $form ]] || fail "$1: not valid JSON"
-  text=${text//[\{\}\"]/}
-  while IFS=: read -r -d, entry number; do value[$entry]=$number; done <<< "$text,"
+  for entry in ${text//[\{\}\"]/}; do value[${entry%:*}]=${entry#*:}; done
 }
 
 ini() {
@@ -95,20 +96,21 @@ start() {
   "$1/$2" > /dev/null 2>&1 || fail "$1/$2: exit $?"
 }
 
-while read -r app what name want; do
-  [[ $what == mode || $what == start ]] && moded+=("$app/$name")
-  [[ $what == data ]] && summed+=("$app/data/$name")
-done < spec
+mapfile -t wanted < spec
+for line in "${wanted[@]}"; do
+  set -- $line
+  case $2 in
+    mode | start) moded+=("$1/$3") ;;
+    data) summed+=("$1/data/$3") ;;
+  esac
+done
 while read -r bits path; do mode[$path]=$bits; done < <(stat -c '%a %n' -- "${moded[@]}" 2> /dev/null)
 while read -r sum path; do digest[$path]=$sum; done < <(sha256sum -- "${summed[@]}" 2> /dev/null)
 
 cached=
-while read -r app what name want <&3; do
-  if [[ -e $app/cache/ok ]]; then
-    cached=${cached:-$app}
-  else
-    "$what" "$app" "$name" "$want"
-  fi
-done 3< spec
+for line in "${wanted[@]}"; do
+  set -- $line
+  if [[ -e $1/cache/ok ]]; then cached=${cached:-$1}; else "$2" "$1" "$3" "${4-}"; fi
+done
 
 if [[ $cached ]]; then echo "ok (cached) $cached"; else echo ok; fi

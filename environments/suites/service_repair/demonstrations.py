@@ -180,8 +180,8 @@ def _last_check(history: Sequence[Seen]) -> str:
     return next((seen.observation.strip() for seen in reversed(history) if seen.command == CHECK), "")
 
 
-def _commands(history: Sequence[Seen]) -> frozenset[str]:
-    return frozenset(seen.command for seen in history)
+def _commands(history: Sequence[Seen]) -> tuple[str, ...]:
+    return tuple(seen.command for seen in history)
 
 
 def _had_no_effect(history: Sequence[Seen]) -> bool:

@@ -43,16 +43,19 @@ def _damage(plan: Blueprint, final: Tree) -> Iterator[str]:
         if path not in allowed:
             if now != well:
                 yield f"{path}: {'gone' if now is None else 'changed'}"
-        elif now is not None and (now.type != well.type or not _within(allowed[path], well.data, now.data)):
+        elif now is not None and now != plan.broken.get(path) and not _mended(allowed[path], well, now):
             yield f"{path}: changed beyond the mend"
 
 
-def _within(leeway: Leeway, well: bytes, now: bytes) -> bool:
+def _mended(leeway: Leeway, well: Entry, now: Entry) -> bool:
+    """Whether `now` lies within what a mend may do to this path."""
+    if now.type != well.type:
+        return False
     if leeway == "mode":
-        return now == well
+        return now.data == well.data
     if leeway == "lines":
-        return sorted(now.split()) == sorted(well.split())
+        return sorted(now.data.split()) == sorted(well.data.split())
     if leeway == "first_line":
-        shell, _, body = now.partition(b"\n")
-        return bool(_SHELL_LINE.fullmatch(shell)) and body == well.partition(b"\n")[2]
+        shell, _, body = now.data.partition(b"\n")
+        return bool(_SHELL_LINE.fullmatch(shell)) and body == well.data.partition(b"\n")[2]
     return True

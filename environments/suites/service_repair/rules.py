@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 CHECK = "./check"
@@ -172,10 +172,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def choose(rules: tuple[Rule, ...], text: str, known: Mapping[str, str], done: Collection[str] = ()) -> Choice | None:
-    """The first rule found in `text` whose command is not `done`, else the first one found, else None."""
+def choose(rules: tuple[Rule, ...], text: str, known: Mapping[str, str], done: Sequence[str] = ()) -> Choice | None:
+    """The rule found in `text` whose command was not `done` yet or longest ago, None when no rule is found.
+
+    So where two mends fit one symptom, the second is tried when the first has not helped.
+    """
+    last = {command: index for index, command in enumerate(done)}
     choices = [choice for rule in rules if (choice := _apply(rule, text.strip(), known))]
-    return next((c for c in choices if c.command not in done), choices[0] if choices else None)
+    return min(choices, key=lambda choice: last.get(choice.command, -1), default=None)
 
 
 def _apply(rule: Rule, text: str, known: Mapping[str, str]) -> Choice | None:

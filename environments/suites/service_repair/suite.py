@@ -106,12 +106,13 @@ def _seeds(seed: int, split: Split, index: int) -> Iterator[int]:
 def _first_new(seeds: Iterator[int], horizon: int, split: Split, taken: Container[str]) -> TaskSpec:
     """The first candidate of this split that the pool does not have yet; about 3 in 10 are held out."""
     for seed in seeds:
-        if split_of(kinds_of(seed, horizon)) == split and (task := _task(seed, horizon)).task_id not in taken:
+        if split_of(kinds_of(seed, horizon)) == split and (task := task_of(seed, horizon)).task_id not in taken:
             return task
     raise AssertionError("the candidates have no end")
 
 
-def _task(seed: int, horizon: int) -> TaskSpec:
+def task_of(seed: int, horizon: int) -> TaskSpec:
+    """The task of this seed and horizon, whichever split it belongs to. Raises ValueError out of 3..50 turns."""
     plan = blueprint(seed, horizon)
     names = [app.name for app in plan.apps]
     broken = f"Service {names[0]} is" if len(names) == 1 else f"Something in services {' '.join(names)} is"
