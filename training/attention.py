@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-PACKED = "longbreath_packed"
+PACKED = "longbreath_training"  # the local engine registers another function of its own
 
 
 class AttentionError(ValueError):
