@@ -134,4 +134,4 @@ def _measure(
 def _folded(desk: Desk, run: Runner, state: RunState, measured: Measured, number: int) -> RunState:
     evidence = new_evidence(measured.selection, measured.groups, measured.verdicts)
     manifest = run(fold(desk, state.curriculum, evidence, measured.judged, iteration=number))
-    return replace(state, curriculum=replace(state.curriculum, evidence=manifest))
+    return replace(state, curriculum=replace(state.curriculum, folded=manifest))

@@ -33,7 +33,7 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
         run = partial(perform, desk)
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
-        curriculum = Curriculum(strategy=config.curriculum.build(), pool=pools.train, evidence=None)
+        curriculum = Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
         done = iterate(desk, run, config, RunState(policy=start, curriculum=curriculum), 0)
         return _told(desk, done, wall_s=time.monotonic() - started)
 

@@ -1,14 +1,14 @@
 """What is known of each task's pass rate, what to roll out next, and how the evidence of an iteration is added.
 
-The curriculum's state after iteration k is a manifest: the evidence of all iterations so far, which the strategy
-folds, in order, into its state. So the state is exact on resume, and every decision can be explained later.
+The curriculum's state after iteration k is a manifest: the state before it with the iteration's evidence folded in,
+and that evidence beside it. So the state is exact on resume, and every decision can be explained later.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,15 @@ from infra.manifest import Manifest
 from tasks.stage import Desk, Stage, Work
 from training.curriculum.base import Decision, Evidence, Kind, Selection, Strategy, evidence_of
 from training.curriculum.monitor import ZeroGradientReport, watch
+from training.curriculum.saving import from_json, to_json
 from training.curriculum.strategies import build
 
 if TYPE_CHECKING:
     from training.curriculum.ledger import State
 
 SELECT = Stage(name="select", version=1, kind="selection")
-FOLD = Stage(name="fold", version=1, kind="evidence")
+FOLD = Stage(name="fold", version=1, kind="curriculum")
+STATE, EVIDENCE = "state.json", "evidence.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +50,22 @@ class CurriculumConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """The evidence so far (None: none yet) under a strategy and a pool."""
+    """What is known of a pool under a strategy: the artifact of the last fold (None: nothing yet)."""
 
     strategy: Strategy
     pool: TaskPool
-    evidence: Manifest | None
+    folded: Manifest | None
 
     def state(self, desk: Desk) -> State:
-        """The strategy's state: all evidence folded, one policy version at a time."""
-        state = self.strategy.start(self.pool)
-        seen = [] if self.evidence is None else desk.store.read_records(Evidence, self.evidence)
-        for _, part in groupby(seen, key=lambda e: (e.policy_version, e.kind)):
-            state = self.strategy.fold(state, tuple(part))
-        return state
+        """The strategy's state, of this very pool."""
+        if self.folded is None:
+            return self.strategy.start(self.pool)
+        return from_json(json.loads((desk.store.path(self.folded) / STATE).read_text()))
 
     @property
     def parents(self) -> tuple[Manifest, ...]:
         """What a selection is made from."""
-        return () if self.evidence is None else (self.evidence,)
+        return () if self.folded is None else (self.folded,)
 
 
 def select(
@@ -115,16 +115,17 @@ def fold(
     """Add an iteration's evidence (of the verdicts in `judged`) to what is known."""
 
     def make(out: Path, scratch: Path) -> int:
-        before = [] if curriculum.evidence is None else desk.store.read_records(Evidence, curriculum.evidence)
-        return records.write_parquet([*before, *evidence], out, cls=Evidence)
+        out.mkdir()
+        state = curriculum.strategy.fold(curriculum.state(desk), evidence)
+        (out / STATE).write_text(json.dumps(to_json(state)))
+        return records.write_parquet(evidence, out / EVIDENCE, cls=Evidence)
 
     return Work(
         stage=FOLD,
         parents=(*curriculum.parents, judged),
-        section=[e.kind for e in evidence[:1]],
+        section=[curriculum.pool.digest, curriculum.strategy.name, curriculum.strategy.group_size],
         make=make,
         iteration=iteration,
-        name="evidence.parquet",
         schema_version=records.schema_version(Evidence),
     )
 

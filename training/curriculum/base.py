@@ -16,6 +16,8 @@ from environments.types import Group, Judged, TaskPool, Trajectory, Verdict
 if TYPE_CHECKING:
     from training.curriculum.ledger import State
 
+SCHEMA_VERSION = 1
+
 Kind = Literal["training", "probe"]
 
 

@@ -1,0 +1,90 @@
+"""Prefect as the runner of stages: retries, caching by content key, run names, artifacts.
+
+The content key is also Prefect's cache key. A result that Prefect remembers but the store cannot verify counts as a
+miss. No Prefect task per rollout or turn: one per stage.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.engines.base import EngineError
+from infra.manifest import Manifest
+from infra.store import StoreError
+from tasks.progress import Progress
+from tasks.stage import Desk, Work, perform
+
+RETRIES, RETRY_DELAY_S = 2, 5.0
+
+
+@contextmanager
+def prefect_ready(home: Path, progress: Progress) -> Iterator[None]:
+    """Settle where Prefect keeps its state, and say what is waited for.
+
+    With PREFECT_API_URL set, that server is used. Without, Prefect starts its own for the length of the run.
+    """
+    os.environ.setdefault("PREFECT_HOME", str(home))
+    os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(home / "results"))
+    url = os.environ.get("PREFECT_API_URL")
+    where = f"server {url}" if url else "a server of its own (takes 5 to 60 s, once)"
+    progress.say(f"Prefect: {where}")
+    started = time.monotonic()
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        client.read_flows(limit=1)
+    progress.say(f"Prefect: ready after {time.monotonic() - started:.1f} s")
+    yield
+
+
+@dataclass
+class PrefectRunner:
+    """Runs each stage as a Prefect task. `overhead_s` is what Prefect took beside the stages' own time."""
+
+    desk: Desk
+    overhead_s: float = 0.0
+    stage_s: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, work: Work) -> Manifest:
+        """See `tasks.stage.Runner`."""
+        from prefect import task
+
+        key = work.key(self.desk)
+        inside = 0.0
+
+        def stage() -> Manifest:
+            nonlocal inside
+            started = time.monotonic()
+            try:
+                return perform(self.desk, work)
+            finally:
+                inside += time.monotonic() - started
+
+        started = time.monotonic()
+        run = task(
+            stage,
+            name=work.stage.name,
+            task_run_name=f"{work.label} · {self.desk.run_id}",
+            retries=RETRIES,
+            retry_delay_seconds=RETRY_DELAY_S,
+            retry_condition_fn=_is_ours,
+            persist_result=True,
+            cache_key_fn=lambda _context, _parameters: key,
+            refresh_cache=self.desk.store.find(key) is None,
+        )
+        manifest: Manifest = run()
+        self.overhead_s += time.monotonic() - started - inside
+        self.stage_s[work.stage.name] = self.stage_s.get(work.stage.name, 0.0) + inside
+        return manifest
+
+
+def _is_ours(_task: Any, _task_run: Any, state: Any) -> bool:
+    """Retry what may pass by itself: a fault of engine, host or store. Bad input and bugs fail at once."""
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, (EngineError, StoreError, OSError))
