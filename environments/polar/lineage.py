@@ -63,6 +63,7 @@ class Line:
     has_tools: bool
     ordinals: int = 0
     longest: int = 0
+    last_call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class Lineage:
             return Place(line=line, parent=None, new=conversation.messages, cause=cause, related=related)
         line = next((x for x in self.lines if x.root == root and not self._is_other_agent(hints, x)), None)
         if line is not None and line.role != "side":
-            return Place(line=line, parent=None, new=conversation.messages, cause="compacted", related=None)
+            return Place(line=line, parent=None, new=conversation.messages, cause="compacted", related=line.last_call)
         return self._new_line(conversation, root, tools, hints)
 
     @staticmethod
@@ -157,6 +158,7 @@ class Lineage:
 
     def note(self, conversation: Conversation, line: Line, call_id: str) -> None:
         """Remember a request's messages, so that a later fork can say from where it departs."""
+        line.last_call = call_id
         line.longest = max(line.longest, len(conversation.chain) - 1)
         for digest in reversed(conversation.chain[1:]):
             if digest in self._seen:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from renderers.base import load_tokenizer
 
-from infra.engines.base import Completion, EngineError, GenerateRequest, TokenDelta
+from environments.polar.base import SessionBudget
+from environments.polar.recorder import PolarRecorder, RecorderSettings
+from infra.engines.base import Completion, EngineError, GenerateRequest, Sampling, TokenDelta
 
 STOP = "<|im_end|>"
 
@@ -20,8 +27,6 @@ def logprob_of(token: int, position: int) -> float:
 
 def call_text(command: str, thought: str = "") -> str:
     """What the tiny model says to run a command."""
-    import json
-
     think = f"<think>\n{thought}\n</think>\n\n" if thought else ""
     arguments = json.dumps({"command": command}, ensure_ascii=False)
     return f'{think}<tool_call>\n{{"name": "bash", "arguments": {arguments}}}\n</tool_call>{STOP}'
@@ -98,3 +103,75 @@ class ScriptedEngine:
 
     async def aclose(self) -> None:
         return None
+
+
+BASH = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "description": "Run a shell command.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    },
+}
+PLENTY = SessionBudget(max_calls=100_000, max_tokens=10_000_000)
+
+
+class Talker:
+    """A client of one rollout over chat completions, with the conversation that it has had so far."""
+
+    def __init__(self, client: httpx.AsyncClient, endpoint, *, system: str = "Mend it.", tools=(BASH,)) -> None:
+        self.client = client
+        self.endpoint = endpoint
+        self.tools = list(tools)
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
+
+    async def post(self, messages: list[dict[str, Any]], **more: Any) -> httpx.Response:
+        body = {"model": "policy", "messages": messages, **({"tools": self.tools} if self.tools else {}), **more}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+    async def ask(self, text: str | None = None, **more: Any) -> dict[str, Any]:
+        """Say something (or nothing), take the answer into the conversation, and return it."""
+        if text is not None:
+            self.messages.append({"role": "user", "content": text})
+        response = await self.post(self.messages, **more)
+        assert response.status_code == 200, response.text
+        message = response.json()["choices"][0]["message"]
+        self.messages.append({k: v for k, v in message.items() if v is not None})
+        return message
+
+    def result(self, text: str) -> None:
+        """Answer the last tool call."""
+        call = self.messages[-1]["tool_calls"][0]
+        self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+
+
+@asynccontextmanager
+async def recorder_for(engine: ScriptedEngine, folder: Path, rendering, **settings: Any):
+    """A recorder that is closed in the end."""
+    recorder = PolarRecorder(engine, folder, rendering=rendering, settings=RecorderSettings(**settings))
+    try:
+        yield recorder
+    finally:
+        await recorder.aclose()
+
+
+@asynccontextmanager
+async def talking(recorder: PolarRecorder, rollout_id: str = "r1", *, budget=PLENTY, max_tokens: int = 400, **more):
+    """One open rollout and a talker in it."""
+    endpoint = recorder.open(rollout_id, sampling=Sampling(max_tokens=max_tokens), budget=budget)
+    headers = {"authorization": f"Bearer {endpoint.api_key}"}
+    async with httpx.AsyncClient(
+        transport=endpoint.transport, base_url=endpoint.base_url, headers=headers, timeout=30
+    ) as client:
+        yield Talker(client, endpoint, **more)
+
+
+def in_turn(*texts: str | Exception):
+    """A script that says these things in this order, whoever asks."""
+    rest = iter(texts)
+    return lambda request: next(rest)
+
+
+def chain_text(rendering, chain) -> str:
+    """All tokens of a chain as text."""
+    return rendering.text([i for s in chain.segments for i in s.ids])
