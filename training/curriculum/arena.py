@@ -9,6 +9,7 @@ import numpy as np
 
 from training.curriculum.base import Evidence, Selection, Strategy
 from training.curriculum.ledger import State
+from training.curriculum.signal import mixed_predictive
 from training.curriculum.simulator import NUM_TASKS, Floats, World, group_mass, learn, task_pool
 
 MakeStrategy = Callable[[Callable[[], Floats]], Strategy]
@@ -17,16 +18,16 @@ MakeStrategy = Callable[[Callable[[], Floats]], Strategy]
 
 @dataclass(slots=True)
 class Log:
-    """One play. Lists have one value a step; `belief`, `passed` one a training or probe group.
+    """One play. Lists have one value a step; `expected` and `mixed` one a group.
 
     `rollouts` is cumulative. `useful` counts groups with gradient that were trained on, of `trained`.
+    `expected` is the believed probability that a group is mixed, `mixed` whether it was, probes included.
     """
 
     rollouts: list[int] = field(default_factory=list)
     held_out: list[float] = field(default_factory=list)
     trained: list[int] = field(default_factory=list)
     useful: list[int] = field(default_factory=list)
-    zero: list[int] = field(default_factory=list)
     probes: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     mixed: list[bool] = field(default_factory=list)
@@ -70,18 +71,19 @@ class _Table:
         self.spent += int(size.sum())
         self.log.probes.append(selection.num_probe_rollouts)
         mixed = (passes > 0) & (passes < size)
-        for d, is_mixed in zip(selection.decisions, mixed, strict=True):
-            if d.trains:
-                self.log.expected.append(_chance(d.alpha, d.beta, d.group_size))
-                self.log.mixed.append(bool(is_mixed))
         trains = [d.trains for d in selection.decisions]
+        self.log.expected += expected_mixed(selection).tolist()
+        self.log.mixed += mixed.tolist()
         return list(zip(rows.tolist(), size.tolist(), passes.tolist(), trains, strict=True))
 
 
-def _chance(alpha: float, beta: float, size: int) -> float:
-    from training.curriculum.signal import mixed_predictive
-
-    return float(mixed_predictive(np.array(alpha), np.array(beta), size))
+def expected_mixed(selection: Selection) -> Floats:
+    """Predictive probability that each decision's group carries gradient. [num decisions]"""
+    alpha, beta, size = np.array([(d.alpha, d.beta, d.group_size) for d in selection.decisions]).T
+    out = np.empty(len(size))
+    for g in np.unique(size):
+        out[size == g] = mixed_predictive(alpha[size == g], beta[size == g], int(g))
+    return out
 
 
 def play(

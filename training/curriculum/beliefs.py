@@ -1,25 +1,30 @@
-"""What a state implies about each task's pass rate now: a Beta posterior, with a prior learned from its kin."""
+"""What a state implies about each task's pass rate now: a Beta posterior, moved by the drift learned from revisits.
+
+Between two visits the policy changes. A posterior that only fades would lag behind a pool that improves, and spend
+groups on tasks that have long been solved. So each revisit also teaches how far pass rates move: per policy version
+for every task, and for having trained on a group that carried gradient (`Drift`). A task is then believed to stand
+where it stood, moved by that, less surely by `discount` per version; what is lost of its evidence is replaced by
+the prior its kin give.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from training.curriculum.base import need
-from training.curriculum.ledger import Aging, Floats, State
+from training.curriculum.ledger import Fading, Floats, Ints, State
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beliefs:
-    """Beta(alpha_N, beta_N) of each task's pass rate; `weight_N` is the faded number of rollouts behind it.
-
-    `kin_mean_K` is the prior mean of each kin and `strength` the prior's pseudo-rollouts.
-    """
+    """Beta(alpha_N, beta_N) of each task's pass rate; `kin_mean_K` and `strength` are the prior's."""
 
     alpha_N: Floats
     beta_N: Floats
-    weight_N: Floats
     kin_mean_K: Floats
     strength: float
 
@@ -29,14 +34,21 @@ class Beliefs:
         return self.alpha_N / (self.alpha_N + self.beta_N)
 
 
+def flat(state: State, fading: Fading, policy_version: int) -> Beliefs:
+    """Every task on its own from Beta(1, 1): what strategies without a model of kin believe."""
+    passes, fails = fading.advance(state, np.arange(len(state.tasks.ids)), policy_version)
+    return Beliefs(passes + 1.0, fails + 1.0, np.full(len(state.tasks.kin_names), 0.5), 2.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinPrior:
-    """How a task without evidence borrows from others.
+    """What a task without evidence is believed to be.
 
-    The prior is Beta(m s, (1 - m) s). The mean m of a kin is its tasks' mean pass rate, shrunk to the pool's mean
-    as if `pool_tasks` average tasks stood beside it; the pool's own mean starts from `first_mean` with weight of
-    one task. The strength s is estimated from how much tasks differ within their kin (method of moments for the
-    Beta-binomial), inside `strength_bounds`, starting from `first_strength` while fewer than 10 tasks are known.
+    The prior is Beta(m s, (1 - m) s). The mean m of a kin is its visited tasks' mean, recent ones counting more,
+    shrunk to the pool's mean as if `pool_tasks` average tasks stood beside it; the pool's own mean starts from
+    `first_mean` with the weight of one task. The strength s is estimated from how much tasks differ within their
+    kin in their newest visits (method of moments for the Beta-binomial), inside `strength_bounds`; it is
+    `first_strength` while fewer than 10 tasks are known.
     """
 
     first_mean: float = 0.5
@@ -52,68 +64,137 @@ class KinPrior:
             f"prior.first_strength {self.first_strength} is outside strength_bounds {self.strength_bounds}",
         )
 
+    def means(self, state: State, rate_N: Floats, say_N: Floats) -> Floats:
+        """Prior mean of each kin; tasks are averaged, not rollouts, or one visited often would stand for all. [K]"""
+        pool = (float((say_N * rate_N).sum()) + self.first_mean) / (float(say_N.sum()) + 1.0)
+        k = len(state.tasks.kin_names)
+        total = np.bincount(state.tasks.kin_N, weights=say_N * rate_N, minlength=k)
+        says = np.bincount(state.tasks.kin_N, weights=say_N, minlength=k)
+        return np.clip((total + pool * self.pool_tasks) / (says + self.pool_tasks), 0.01, 0.99)
 
-def faded_counts(state: State, aging: Aging, policy_version: int) -> tuple[Floats, Floats]:
-    """Passes and fails as they weigh at `policy_version`. [N], [N]"""
-    c = state.columns
-    if aging.per == "visit":
-        return c.passes, c.fails
-    gap = np.maximum(policy_version - c.last_version, 0)
-    fade = aging.discount ** np.where(c.last_version >= 0, gap, 0)
-    return c.passes * fade, c.fails * fade
+    def strength(self, state: State) -> float:
+        """Pseudo-rollouts s, where 1/(s + 1) is the intraclass correlation rho of newest visits within kin.
 
-
-def flat(state: State, aging: Aging, policy_version: int) -> Beliefs:
-    """Every task on its own from Beta(1, 1): what strategies without a model of kin believe."""
-    passes, fails = faded_counts(state, aging, policy_version)
-    kin_mean = np.full(len(state.tasks.kin_names), 0.5)
-    return Beliefs(passes + 1.0, fails + 1.0, passes + fails, kin_mean, 2.0)
-
-
-def with_kin(state: State, aging: Aging, prior: KinPrior, policy_version: int) -> Beliefs:
-    """Each task from its kin's present pass rate; tasks not seen for long drift back to it."""
-    passes, fails = faded_counts(state, aging, policy_version)
-    weight = passes + fails
-    strength = _strength(state, passes, weight, prior)
-    kin_mean = _kin_means(state, passes, weight, strength, prior)
-    mean = kin_mean[state.tasks.kin_N]
-    return Beliefs(passes + mean * strength, fails + (1 - mean) * strength, weight, kin_mean, strength)
-
-
-def _rates(passes: Floats, weight: Floats) -> Floats:
-    return np.divide(passes, weight, out=np.zeros_like(passes), where=weight > 0)
+        Var(rate_i) = m (1 - m) (rho + (1 - rho) / n_i) for n_i rollouts, solved for rho.
+        """
+        c = state.columns
+        known = c.batch_size >= 2
+        if known.sum() < 10:
+            return self.first_strength
+        kin, n = state.tasks.kin_N[known], c.batch_size[known]
+        rate = c.batch_passes[known] / n
+        tasks = np.bincount(kin, minlength=len(state.tasks.kin_names))
+        mean = np.bincount(kin, weights=rate, minlength=len(tasks)) / np.maximum(tasks, 1)
+        spread = (rate - mean[kin]) ** 2 * tasks[kin] / np.maximum(tasks[kin] - 1, 1)
+        scale = np.where(tasks[kin] >= 2, (mean * (1 - mean))[kin], 0.0)
+        room = float((scale * (1 - 1 / n)).sum())
+        if room <= 0:
+            return self.first_strength
+        rho = (float(spread[tasks[kin] >= 2].sum()) - float((scale / n).sum())) / room
+        return float(np.clip(1 / max(rho, 1e-6) - 1, *self.strength_bounds))
 
 
-def _kin_means(state: State, passes: Floats, weight: Floats, strength: float, prior: KinPrior) -> Floats:
-    """Tasks are averaged, not rollouts: a task visited often would otherwise stand for its kin."""
-    say = weight / (weight + strength)
-    rate = _rates(passes, weight)
-    pool = (float((say * rate).sum()) + prior.first_mean) / (float(say.sum()) + 1.0)
-    k = len(state.tasks.kin_names)
-    total = np.bincount(state.tasks.kin_N, weights=say * rate, minlength=k)
-    says = np.bincount(state.tasks.kin_N, weights=say, minlength=k)
-    mean = (total + pool * prior.pool_tasks) / (says + prior.pool_tasks)
-    return np.clip(mean, 0.01, 0.99)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far pass rates move between visits, in logits: learned, by recursive least squares on revisits.
 
-
-def _strength(state: State, passes: Floats, weight: Floats, prior: KinPrior) -> float:
-    """Pseudo-rollouts s with 1/(s+1) = the intraclass correlation rho within kin.
-
-    Var(rate_i) = m(1-m) (rho + (1 - rho)/n_i) for n_i rollouts; solved for rho over tasks with at least 2.
+    move = per_version * (versions since) + per_lesson * (1 if the last visit carried gradient). Before evidence
+    both are 0 with standard deviations `sd_per_version` and `sd_per_lesson`; evidence of how they were is
+    forgotten by `memory` per fold. No move is larger than `max_move`.
     """
-    known = weight >= 2
-    if known.sum() < 10:
-        return prior.first_strength
-    kin, rate, n = state.tasks.kin_N[known], _rates(passes, weight)[known], weight[known]
-    k = len(state.tasks.kin_names)
-    tasks = np.bincount(kin, minlength=k)
-    mean = np.bincount(kin, weights=rate, minlength=k) / np.maximum(tasks, 1)
-    usable = tasks[kin] >= 2
-    spread = (((rate - mean[kin]) ** 2) * tasks[kin] / np.maximum(tasks[kin] - 1, 1))[usable].sum()
-    scale = (mean * (1 - mean))[kin][usable]
-    noise = float((scale / n[usable]).sum())
-    room = float((scale * (1 - 1 / n[usable])).sum())
-    if room <= 0:
-        return prior.first_strength
-    rho = min(max((float(spread) - noise) / room, 1e-6), 1.0)
-    return float(np.clip(1 / rho - 1, *prior.strength_bounds))
+
+    sd_per_version: float = 0.05
+    sd_per_lesson: float = 0.5
+    memory: float = 0.98
+    max_move: float = 2.0
+
+    def __post_init__(self) -> None:
+        need(0 < self.memory <= 1, f"drift.memory is {self.memory}; want a number in (0, 1]")
+        need(self.max_move >= 0, f"drift.max_move is {self.max_move}; want >= 0 logits (0: believe in no drift)")
+
+    def rates(self, state: State) -> Floats:
+        """[per_version, per_lesson] as learned so far."""
+        a11, a12, a22, b1, b2 = (state.scalar(f"drift_{n}", 0.0) for n in ("a11", "a12", "a22", "b1", "b2"))
+        prior = np.diag([self.sd_per_version**-2, self.sd_per_lesson**-2])
+        return np.linalg.solve(prior + np.array([[a11, a12], [a12, a22]]), np.array([b1, b2]))
+
+    def moves(self, state: State, rows: Ints, version: int) -> Floats:
+        """Logits by which each of `rows` has moved since its last visit. [M]"""
+        moved = self._features(state, rows, version) @ self.rates(state)
+        return np.clip(moved, -self.max_move, self.max_move)
+
+    def _features(self, state: State, rows: Ints, version: int) -> Floats:
+        gap = np.maximum(version - state.columns.last_version[rows], 0).astype(np.float64)
+        return np.stack([gap, (gap > 0) & state.columns.mixed[rows]], axis=1).astype(np.float64)
+
+    def learn(self, before: State, after: State, rows: Ints, alpha: Floats, beta: Floats, version: int) -> State:
+        """Compare what was predicted of revisited `rows` (Beta(alpha, beta), from `before`) with what came.
+
+        One Gauss-Newton step: passes k of n have mean n p and Beta-binomial variance; d(n p)/d(move) = n p (1-p).
+        """
+        c = after.columns
+        n, k = c.batch_size[rows].astype(np.float64), c.batch_passes[rows]
+        p = alpha / (alpha + beta)
+        slope = n * p * (1 - p)
+        precision = slope / (1 + (n - 1) / (alpha + beta + 1))
+        x = self._features(before, rows, version)
+        target = x @ self.rates(before) + (k - n * p) / slope
+        added = {
+            "drift_a11": precision @ (x[:, 0] * x[:, 0]),
+            "drift_a12": precision @ (x[:, 0] * x[:, 1]),
+            "drift_a22": precision @ (x[:, 1] * x[:, 1]),
+            "drift_b1": precision @ (x[:, 0] * target),
+            "drift_b2": precision @ (x[:, 1] * target),
+        }
+        learned = {name: before.scalar(name, 0.0) * self.memory + float(v) for name, v in added.items()}
+        return dataclasses.replace(after, scalars=tuple(sorted((dict(after.scalars) | learned).items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftingBeta:
+    """The default's beliefs; also the `Fading` of its ledger, whose counts then include the prior."""
+
+    discount: float
+    max_age: int
+    prior: KinPrior
+    drift: Drift
+
+    def __post_init__(self) -> None:
+        need(0 < self.discount <= 1, f"discount is {self.discount}; want a number in (0, 1]")
+
+    def at(self, state: State, version: int) -> Beliefs:
+        """Every task's posterior at a policy version, given all that was folded."""
+        c = state.columns
+        everything = np.arange(len(state.tasks.ids))
+        seen = c.visits > 0
+        weight = c.passes + c.fails
+        keep = np.where(seen, self.late_weight(np.maximum(version - c.last_version, 0)), 0.0)
+        mean = np.divide(c.passes, weight, out=np.full(len(weight), 0.5), where=seen)
+        moves = self.drift.moves(state, everything, version)
+        mean = np.where(moves == 0, mean, special.expit(special.logit(mean) + moves))
+        strength = self.prior.strength(state)
+        say = keep * weight / (keep * weight + strength)
+        kin_mean = self.prior.means(state, mean, say)
+        prior_mean = kin_mean[state.tasks.kin_N]
+        kept, lost = keep * weight, (1 - keep) * strength
+        alpha = kept * mean + lost * prior_mean
+        beta = kept * (1 - mean) + lost * (1 - prior_mean)
+        return Beliefs(alpha, beta, kin_mean, strength)
+
+    def advance(self, state: State, rows: Ints, version: int) -> tuple[Floats, Floats]:
+        """See Fading."""
+        beliefs = self.at(state, version)
+        return beliefs.alpha_N[rows], beliefs.beta_N[rows]
+
+    def late_weight(self, lateness: Ints) -> Floats:
+        """See Fading."""
+        return np.asarray(self.discount**lateness, dtype=np.float64)
+
+    def learn(self, before: State, after: State, rows: Ints, version: int) -> State:
+        """Let the drift learn from those of `rows` that were visited before and now again at `version`."""
+        again = (before.columns.visits[rows] > 0) & (before.columns.last_version[rows] < version)
+        rows = rows[again & (after.columns.last_version[rows] == version)]
+        if len(rows) == 0:
+            return after
+        alpha, beta = self.advance(before, rows, version)
+        return self.drift.learn(before, after, rows, alpha, beta, version)

@@ -1,16 +1,15 @@
 """The state of every strategy: one row a task, and the fold that adds evidence to it.
 
 `fold` is pure, exact under repetition (deduplicated by rollout id) and vectorised: 100,000 tasks fold in
-milliseconds. Old evidence fades: counts are multiplied by `discount` once per policy version that has passed
-(`per='version'`), or once per visit (`per='visit'`, as MoPPS does).
+milliseconds. How old evidence fades is the strategy's affair (`Fading`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,22 +18,6 @@ from training.curriculum.base import CurriculumError, Evidence, need
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aging:
-    """How evidence fades: by `discount` in (0, 1] per policy version or per visit.
-
-    Evidence older than `max_age` versions is refused as stale, so ids need not be remembered for longer.
-    """
-
-    discount: float = 1.0
-    per: Literal["version", "visit"] = "version"
-    max_age: int = 16
-
-    def __post_init__(self) -> None:
-        need(0 < self.discount <= 1, f"aging.discount is {self.discount}; want a number in (0, 1]")
-        need(self.max_age >= 0, f"aging.max_age is {self.max_age}; want >= 0 policy versions")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +52,7 @@ class TaskIndex:
 class Columns:
     """Per-task numbers, each of shape [N], all read-only.
 
-    `passes` and `fails` are the faded counts as of `last_version` (-1: never visited). A visit is all evidence of
+    `passes` and `fails` are pseudo-counts as of `last_version` (-1: never visited), faded as the strategy says. A visit is all evidence of
     one policy version; `batch_passes` of `batch_size` is the newest one; `streak_before` counts the visits just
     before it that were all-pass or all-fail. `rollouts`, `passed`, `tokens`, `probes` are plain totals.
     `probe_passes` of `probe_size` is the newest probe alone, at `probe_version` (-1: never probed).
@@ -150,17 +133,55 @@ class State:
         return dict(self.scalars).get(name, default)
 
 
-def _sift(
-    state: State, evidence: Iterable[Evidence], max_age: int
-) -> tuple[list[Evidence], Ignored, dict[int, set[str]]]:
-    """Split evidence into what counts and what is ignored; returns the new ids by version too."""
-    items = list(evidence)
-    newest = max([state.version, *(e.policy_version for e in items)])
-    seen = dict(state.seen)
-    fresh: dict[int, set[str]] = {}
+class Fading(Protocol):
+    """How old counts stand at a later policy version."""
+
+    @property
+    def max_age(self) -> int:
+        """Evidence older than this many versions is refused as stale, so ids need not be remembered longer."""
+        ...
+
+    def advance(self, state: State, rows: Ints, version: int) -> tuple[Floats, Floats]:
+        """The `passes` and `fails` of `rows` [M] as they stand at `version`, before that version's evidence."""
+        ...
+
+    def late_weight(self, lateness: Ints) -> Floats:
+        """What evidence counts that arrives for a visit `lateness` versions before the task's newest one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aging:
+    """Counts fade by `discount` in (0, 1] once per policy version, or once per visit (as in MoPPS)."""
+
+    discount: float = 1.0
+    per: Literal["version", "visit"] = "version"
+    max_age: int = 16
+
+    def __post_init__(self) -> None:
+        need(0 < self.discount <= 1, f"aging.discount is {self.discount}; want a number in (0, 1]")
+        need(self.max_age >= 0, f"aging.max_age is {self.max_age}; want >= 0 policy versions")
+
+    def advance(self, state: State, rows: Ints, version: int) -> tuple[Floats, Floats]:
+        """See Fading."""
+        c = state.columns
+        gap = np.maximum(version - c.last_version[rows], 0)
+        fade = self.late_weight(np.where(c.last_version[rows] >= 0, gap, 0))
+        return c.passes[rows] * fade, c.fails[rows] * fade
+
+    def late_weight(self, lateness: Ints) -> Floats:
+        """See Fading."""
+        steps = lateness if self.per == "version" else np.minimum(lateness, 1)
+        return np.asarray(self.discount**steps, dtype=np.float64)
+
+
+def _sift(state: State, evidence: Sequence[Evidence], max_age: int) -> tuple[dict[int, list[Evidence]], Ignored]:
+    """Split evidence into what counts, by policy version, and how much is ignored."""
+    newest = max([state.version, *(e.policy_version for e in evidence)])
+    known = set().union(*(ids for _, ids in state.seen))
     counts = dataclasses.asdict(state.ignored)
-    kept: list[Evidence] = []
-    for item in items:
+    fresh: dict[int, list[Evidence]] = {}
+    for item in evidence:
         row = state.tasks.rows.get(item.task_id)
         if newest - item.policy_version > max_age:
             counts["stale"] += 1
@@ -168,93 +189,78 @@ def _sift(
             counts["unknown_task"] += 1
         elif state.tasks.digests[row] != item.task_digest:
             counts["other_digest"] += 1
-        elif any(item.rollout_id in ids for ids in (*seen.values(), *fresh.values())):
+        elif item.rollout_id in known:
             counts["duplicate"] += 1
         else:
-            fresh.setdefault(item.policy_version, set()).add(item.rollout_id)
-            kept.append(item)
-    return kept, Ignored(**counts), fresh
+            known.add(item.rollout_id)
+            fresh.setdefault(item.policy_version, []).append(item)
+    return fresh, Ignored(**counts)
 
 
-def _remember(state: State, fresh: dict[int, set[str]], oldest: int) -> tuple[tuple[int, frozenset[str]], ...]:
-    merged = dict(state.seen)
-    for version, ids in fresh.items():
-        merged[version] = merged.get(version, frozenset()) | ids
-    return tuple((v, merged[v]) for v in sorted(merged) if v >= oldest)
-
-
-def fold(state: State, evidence: Sequence[Evidence], aging: Aging) -> tuple[State, Ints]:
+def fold(state: State, evidence: Sequence[Evidence], fading: Fading) -> tuple[State, Ints]:
     """Add evidence; returns the next state and the rows [M] that it touched, sorted.
 
-    Folding the same evidence twice equals folding it once, and so does folding it in parts, in order.
+    Evidence folded before (by rollout id), too old, or of no task here changes only `ignored`.
     """
-    kept, ignored, fresh = _sift(state, evidence, aging.max_age)
-    columns = state.columns.copies()
+    fresh, ignored = _sift(state, evidence, fading.max_age)
+    after = dataclasses.replace(state, ignored=ignored)
     for version in sorted(fresh):
-        _add_version(columns, state.tasks, [e for e in kept if e.policy_version == version], version, aging)
-    newest = max([state.version, *fresh])
-    after = dataclasses.replace(
-        state,
-        columns=Columns(**columns),
-        version=newest,
-        seen=_remember(state, fresh, newest - aging.max_age),
-        ignored=ignored,
-    )
-    touched = np.unique(np.array([state.tasks.rows[e.task_id] for e in kept], dtype=np.int64))
-    return after, touched
+        after = _add_version(after, fresh[version], version, fading)
+    touched = {state.tasks.rows[e.task_id] for items in fresh.values() for e in items}
+    return after, np.array(sorted(touched), dtype=np.int64)
 
 
-def _add_version(
-    columns: dict[str, npt.NDArray[Any]], tasks: TaskIndex, items: list[Evidence], version: int, aging: Aging
-) -> None:
-    rows_E = np.array([tasks.rows[e.task_id] for e in items], dtype=np.int64)
+def _add_version(state: State, items: list[Evidence], version: int, fading: Fading) -> State:
+    rows_E = np.array([state.tasks.rows[e.task_id] for e in items], dtype=np.int64)
+    passed_E = np.array([e.passed for e in items])
+    probe_E = np.array([e.kind == "probe" for e in items])
+    tokens_E = np.array([e.tokens for e in items])
     rows, inverse = np.unique(rows_E, return_inverse=True)
 
-    def summed(values: Iterable[float]) -> npt.NDArray[Any]:
-        return np.bincount(inverse, weights=np.fromiter(values, dtype=np.float64), minlength=len(rows))
+    def count(weights_E: npt.NDArray[Any]) -> Ints:
+        return np.bincount(inverse, weights=weights_E, minlength=len(rows)).astype(np.int64)
 
-    size = np.bincount(inverse, minlength=len(rows))
-    passes = summed(float(e.passed) for e in items)
-    c = columns
-    c["rollouts"][rows] += size
-    c["passed"][rows] += passes.astype(np.int64)
-    c["tokens"][rows] += summed(e.tokens for e in items).astype(np.int64)
-    c["probes"][rows] += summed(float(e.kind == "probe") for e in items).astype(np.int64)
-    _add_visit(c, rows, passes, size, version, aging)
-    probe = np.array([e.kind == "probe" for e in items])
-    if probe.any():
-        _add_probe(c, rows_E[probe], np.array([e.passed for e in items])[probe], version)
+    size, passes = count(np.ones(len(items))), count(passed_E)
+    c = state.columns.copies()
+    for name, added in (
+        ("rollouts", size),
+        ("passed", passes),
+        ("tokens", count(tokens_E)),
+        ("probes", count(probe_E)),
+    ):
+        c[name][rows] += added
+    _add_visit(c, rows, passes, size, version)
+    _add_probe(c, rows, count(passed_E & probe_E), count(probe_E), version)
+    late = version < state.columns.last_version[rows]
+    before = fading.advance(state, rows, version)
+    weight = fading.late_weight(np.where(late, state.columns.last_version[rows] - version, 0))
+    for name, old, added in (("passes", before[0], passes), ("fails", before[1], size - passes)):
+        c[name][rows] = old + added * weight
+    seen = dict(state.seen)
+    seen[version] = seen.get(version, frozenset()) | {e.rollout_id for e in items}
+    newest = max(state.version, version)
+    recent = tuple((v, seen[v]) for v in sorted(seen) if v >= newest - fading.max_age)
+    return dataclasses.replace(state, columns=Columns(**c), version=newest, seen=recent)
 
 
-def _add_probe(c: Mapping[str, npt.NDArray[Any]], rows_E: Ints, passed_E: npt.NDArray[np.bool_], version: int) -> None:
-    rows, inverse = np.unique(rows_E, return_inverse=True)
-    kept = c["probe_version"][rows] == version
-    newer = version >= c["probe_version"][rows]
-    size = np.bincount(inverse, minlength=len(rows))
-    passes = np.bincount(inverse, weights=passed_E, minlength=len(rows)).astype(np.int64)
-    for name, added in (("probe_passes", passes), ("probe_size", size)):
-        c[name][rows] = np.where(newer, c[name][rows] * kept + added, c[name][rows])
-    c["probe_version"][rows] = np.maximum(c["probe_version"][rows], version)
-
-
-def _add_visit(
-    c: Mapping[str, npt.NDArray[Any]], rows: Ints, passes: Floats, size: Ints, version: int, aging: Aging
-) -> None:
-    """Age the counts to `version`, then add. Late evidence of an older visit is itself aged and is no visit."""
+def _add_visit(c: Mapping[str, npt.NDArray[Any]], rows: Ints, passes: Ints, size: Ints, version: int) -> None:
+    """A visit is all evidence of one version: more of the same adds to it, late evidence of an older one is none."""
     last = c["last_version"][rows]
     new, late = version > last, version < last
-    gap = np.where(new & (last >= 0), version - last if aging.per == "version" else 1, 0)
-    lateness = np.where(late, last - version if aging.per == "version" else 1, 0)
-    fade, weight = aging.discount**gap, aging.discount**lateness
-    c["passes"][rows] = c["passes"][rows] * fade + passes * weight
-    c["fails"][rows] = c["fails"][rows] * fade + (size - passes) * weight
-
     was_mixed = (c["batch_passes"][rows] > 0) & (c["batch_passes"][rows] < c["batch_size"][rows])
     streak = np.where(was_mixed | (last < 0), 0, c["streak_before"][rows] + 1)
     c["streak_before"][rows] = np.where(new, streak, c["streak_before"][rows])
-    kept = np.where(new, 0, 1)
-    now = np.where(late, 0, 1)
-    c["batch_passes"][rows] = c["batch_passes"][rows] * kept + passes.astype(np.int64) * now
-    c["batch_size"][rows] = c["batch_size"][rows] * kept + size * now
+    for name, added in (("batch_passes", passes), ("batch_size", size)):
+        c[name][rows] = np.where(new, 0, c[name][rows]) + np.where(late, 0, added)
     c["visits"][rows] += new
     c["last_version"][rows] = np.maximum(last, version)
+
+
+def _add_probe(c: Mapping[str, npt.NDArray[Any]], rows: Ints, passes: Ints, size: Ints, version: int) -> None:
+    """The newest probe stands alone; probes of one version add up."""
+    last = c["probe_version"][rows]
+    new = (size > 0) & (version > last)
+    counts = (size > 0) & (version >= last)
+    for name, added in (("probe_passes", passes), ("probe_size", size)):
+        c[name][rows] = np.where(new, 0, c[name][rows]) + np.where(counts, added, 0)
+    c["probe_version"][rows] = np.where(new, version, last)

@@ -17,14 +17,15 @@ import numpy as np
 from environments.types import TaskPool
 from training.curriculum import ledger, pool
 from training.curriculum.base import Evidence, Selection, need
-from training.curriculum.beliefs import Beliefs, KinPrior, with_kin
+from training.curriculum.beliefs import Beliefs, Drift, DriftingBeta, KinPrior
 from training.curriculum.decide import Pick, check_request, decisions_of, generator, tally_of, top_rows
-from training.curriculum.ledger import Aging, Columns, Ints, State
+from training.curriculum.ledger import Columns, Ints, State
 from training.curriculum.signal import (
     AdvantageMode,
     interval_90,
     mass_per_rollout,
     mixed_predictive,
+    predictive_mass,
     probability_at_least,
 )
 
@@ -56,7 +57,9 @@ class Posterior:
     recheck_every: int = 20
     probe_share: float = 0.05
     hard_share: float = 0.03
+    exploration: float = 0.3
     prior: KinPrior = field(default_factory=KinPrior)
+    drift: Drift = field(default_factory=Drift)
     name: str = "posterior"
     max_refills: int = 0
 
@@ -78,9 +81,9 @@ class Posterior:
         need(0 <= self.retired_weight <= 1, f"retired_weight is {self.retired_weight}; want [0, 1]")
 
     @property
-    def aging(self) -> Aging:
-        """How evidence fades."""
-        return Aging(discount=self.discount, max_age=self.max_age)
+    def model(self) -> DriftingBeta:
+        """How evidence becomes belief."""
+        return DriftingBeta(discount=self.discount, max_age=self.max_age, prior=self.prior, drift=self.drift)
 
     def start(self, tasks: TaskPool) -> State:
         """The state before any evidence."""
@@ -88,13 +91,14 @@ class Posterior:
 
     def beliefs(self, state: State, policy_version: int) -> Beliefs:
         """What is believed of every task at a policy version."""
-        return with_kin(state, self.aging, self.prior, policy_version)
+        return self.model.at(state, policy_version)
 
     def fold(self, state: State, evidence: Sequence[Evidence]) -> State:
         """Add evidence, then retire and re-admit among the tasks it touched."""
-        after, rows = ledger.fold(state, evidence, self.aging)
+        after, rows = ledger.fold(state, evidence, self.model)
         if len(rows) == 0:
             return after
+        after = self.model.learn(state, after, rows, after.version)
         beliefs = self.beliefs(after, after.version)
         solved = probability_at_least(beliefs.alpha_N[rows], beliefs.beta_N[rows], self.solved)
         before = after.columns.retired[rows]
@@ -175,7 +179,10 @@ class Posterior:
     ) -> list[Pick]:
         """Rows by the signal at one Thompson draw of every pass rate, until the budget is spent."""
         drawn = rng.beta(beliefs.alpha_N, beliefs.beta_N)
-        score = mass_per_rollout(drawn, self.group_size, self.advantage)
+        score = self.exploration * mass_per_rollout(drawn, self.group_size, self.advantage)
+        score += (1 - self.exploration) * predictive_mass(
+            beliefs.alpha_N, beliefs.beta_N, self.group_size, self.advantage
+        )
         score = score * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
         score[list(taken)] = -1.0
         groups = budget // self.group_size
@@ -207,7 +214,7 @@ class Posterior:
             f"pass rate {a[0] / (a[0] + b[0]):.2f}, 90% interval {low[0]:.2f} to {high[0]:.2f}, "
             f"Beta({a[0]:.2f}, {b[0]:.2f})",
             f"evidence: {c.rollouts[row]} rollouts in {c.visits[row]} visits, {c.passed[row]} passed; "
-            f"worth {beliefs.weight_N[row]:.1f} rollouts at version {policy_version}",
+            f"with the prior worth {a[0] + b[0]:.1f} rollouts at version {policy_version}",
             f"newest visit: {c.batch_passes[row]} of {c.batch_size[row]} at version {c.last_version[row]}"
             if c.visits[row]
             else "newest visit: none",
