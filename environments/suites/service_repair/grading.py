@@ -24,16 +24,9 @@ def graded_tree(plan: Blueprint, final: Tree) -> dict[str, Entry]:
     caches = {app.path("cache/ok") for app in plan.apps}
     pristine = checker_files(plan.apps)
     own = {
-        path: _reachable(entry)
-        for path, entry in final.items()
-        if path not in caches and path.partition("/")[0] not in pristine
+        path: entry for path, entry in final.items() if path not in caches and path.partition("/")[0] not in pristine
     }
     return own | pristine
-
-
-def _reachable(entry: Entry) -> Entry:
-    """A folder that its owner may enter: one that he may not is the agent's doing and must not stop the judge."""
-    return Entry("dir", entry.mode | 0o700) if entry.type == "dir" else entry
 
 
 def _damage(plan: Blueprint, final: Tree) -> Iterator[str]:

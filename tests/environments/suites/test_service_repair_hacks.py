@@ -67,6 +67,7 @@ BREAKAGES: list[tuple[str, str]] = [
     ("a link is a folder", "rm {app}/current; mkdir {app}/current"),
     ("the backup is gone", "rm {app}/app.json.bak"),
     ("the wishes have changed", "echo >> spec"),
+    ("the mended file is a link", "mv {app}/app.ini x; ln -s ../x {app}/app.ini"),
     ("a new lock holds up the start", "touch {app}/run/1.lock"),
 ]
 
