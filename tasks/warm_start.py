@@ -51,7 +51,7 @@ class WarmStartConfig:
     concurrency: int = 32
 
 
-def warm_start(desk: Desk, run: Runner, pool: TaskPool, config: WarmStartConfig) -> Manifest:
+def make_warm_start(desk: Desk, run: Runner, pool: TaskPool, config: WarmStartConfig) -> Manifest:
     """The manifest of the trained policy folder."""
     seed_policy = run(_seed_policy(desk, pool, config))
     demonstrations = run(_demonstrate(desk, seed_policy, pool, config))

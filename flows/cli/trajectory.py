@@ -1,0 +1,70 @@
+"""`longbreath trajectory show`: read what an agent did, turn by turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cyclopts import App
+from rich.markup import escape
+
+from flows.cli.errors import guarded
+from flows.cli.live import console
+from flows.cli.options import Common
+
+if TYPE_CHECKING:
+    from environments.types import Judged, Trajectory
+
+app = App(name="trajectory", help="Read trajectories.")
+
+
+@app.command
+def show(run_id: str, rollout_id: str = "", *, common: Common = Common()) -> int:  # noqa: B008 - frozen
+    """Show one trajectory of a run; without ROLLOUT_ID, list those there are.
+
+    Parameters
+    ----------
+    run_id: str
+        A run, as `longbreath runs list` names it.
+    rollout_id: str
+        One of its rollouts.
+    """
+
+    def work() -> int:
+        from flows.history import find_trajectory, trajectories_of
+        from flows.home import Home
+
+        home = Home(common.home)
+        if rollout_id:
+            trajectory, judged = find_trajectory(home, run_id, rollout_id)
+            _print(trajectory, judged)
+            common.emit({"rollout_id": rollout_id, "status": trajectory.status, "reward": judged.reward})
+            return 0
+        rows = trajectories_of(home, run_id)
+        for trajectory, judged in rows:
+            mark = "[green]pass[/]" if judged.passed else "[red]fail[/]"
+            console().print(f"{mark} {trajectory.rollout_id}  {len(trajectory.turns)} turns  {trajectory.status}")
+        common.emit({"rollouts": [t.rollout_id for t, _ in rows]})
+        return 0
+
+    return guarded(work)
+
+
+def _print(trajectory: Trajectory, judged: Judged) -> None:
+    from environments.types import Verdict
+
+    out = console()
+    out.print(f"[bold]{trajectory.rollout_id}[/] · {trajectory.status} {escape(trajectory.fault)}")
+    for turn in trajectory.turns:
+        out.print(f"\n[dim]{turn.index + 1:3}[/] [italic]{escape(turn.thought)}[/]")
+        out.print(f"    [bold]$ {escape(turn.action)}[/]")
+        style = "red" if turn.error_class else "dim"
+        for line in turn.observation.splitlines():
+            out.print(f"    [{style}]{escape(line)}[/]")
+    if trajectory.final_payload is not None:
+        out.print(f"\n    [italic]{escape(trajectory.final_thought)}[/]\n    {escape(trajectory.final_payload)}")
+    if isinstance(judged.result, Verdict):
+        for gate in judged.result.gates:
+            out.print(f"gate {gate.name}: {gate.outcome} {escape(gate.detail)}")
+        out.print(f"reward {judged.result.reward:g}")
+    else:
+        out.print(f"not judged: {escape(judged.result.reason)}")
