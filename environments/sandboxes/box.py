@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError, SandboxSpec, StateChange
@@ -88,7 +90,7 @@ class BubblewrapBox:
 
     async def export_state(self) -> bytes:
         """The tree below workdir as tar bytes that depend on its content alone (see `export_tree`)."""
-        return await asyncio.to_thread(export_tree, self._workdir, max_bytes=self._spec.limits.disk_mb * 2**20)
+        return await asyncio.to_thread(export_tree, self._workdir, max_hole_bytes=self._spec.limits.disk_mb * 2**20)
 
     async def import_state(self, state: bytes) -> None:
         """Lay a tree below workdir. Raises ValueError for a tar that is unsafe, OSError when the tree forbids it."""
@@ -153,12 +155,22 @@ class BubblewrapBox:
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """Wait for bwrap to follow its closed control socket; kill the box's process 1 where it does not."""
+    """Wait for bwrap to follow its closed control socket; kill the box's process 1 where it does not.
+
+    bwrap ends after process 1, and the kernel ends process 1 after every other process of its namespace.
+    """
+    if not _exits_within(process.pid, STOP_GRACE_S):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        for pid in children.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    process.wait()
+
+
+def _exits_within(pid: int, seconds: float) -> bool:
+    fd = os.pidfd_open(pid)
     try:
-        process.wait(STOP_GRACE_S)
-    except subprocess.TimeoutExpired:
-        children = f"/proc/{process.pid}/task/{process.pid}/children"
-        with open(children, encoding="ascii") as stream:
-            for pid in stream.read().split():
-                os.kill(int(pid), signal.SIGKILL)
-        process.wait()
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
+    finally:
+        os.close(fd)

@@ -12,12 +12,14 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import IO
 
 from environments.sandboxes.base import SandboxError
 
 _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _IN_ROOT = 0x02, 0x04, 0x10
 _RETRIES = 100
+PAGE_BYTES = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -100,7 +102,7 @@ class BoxFiles:
         with self._place(path, follow_parents) as (parent_fd, name):
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent_fd)
             with os.fdopen(fd, "wb") as stream:
-                stream.write(data)
+                _write_with_holes(stream, data)
                 if self._owner:
                     os.fchown(fd, *self._owner)
                 os.fchmod(fd, mode)
@@ -116,10 +118,13 @@ class BoxFiles:
             with self.opened(folder, os.O_PATH | os.O_DIRECTORY, follow=False) as source_fd:
                 os.link(source, name, src_dir_fd=source_fd, dst_dir_fd=parent_fd, follow_symlinks=False)
 
-    def set_folder_mode(self, path: str, mode: int) -> None:
-        """chmod a folder that is no link. Raises OSError."""
-        with self.opened(path, os.O_RDONLY | os.O_DIRECTORY, follow=False) as fd:
-            os.fchmod(fd, mode)
+    def set_mode(self, path: str, mode: int) -> None:
+        """chmod a folder or regular file that is no link, readable or not. Raises OSError."""
+        with self.opened(path, os.O_PATH | os.O_NOFOLLOW, follow=False) as fd:
+            kind = os.fstat(fd).st_mode
+            if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+                raise OSError(errno.ELOOP, "changed into something else meanwhile", path)
+            os.chmod(f"/proc/self/fd/{fd}", mode)
 
     @contextmanager
     def _place(self, path: str, follow: bool) -> Iterator[tuple[int, str]]:
@@ -133,3 +138,14 @@ class BoxFiles:
     def _own(self, parent_fd: int, name: str) -> None:
         if self._owner:
             os.chown(name, *self._owner, dir_fd=parent_fd, follow_symlinks=False)
+
+
+def _write_with_holes(stream: IO[bytes], data: bytes) -> None:
+    """Write, leaving out pages of zeros: a file with holes needs no more disk here than where it came from."""
+    for start in range(0, len(data), PAGE_BYTES):
+        page = data[start : start + PAGE_BYTES]
+        if page.count(0) == len(page):
+            stream.seek(len(page), os.SEEK_CUR)
+        else:
+            stream.write(page)
+    stream.truncate(len(data))

