@@ -14,9 +14,7 @@ ActKind = Literal["inspect", "verify", "mend", "other"]
 
 _CHECK = re.compile(r"(\./|/srv/)?check")
 _START = re.compile(r"(\./|/srv/)?[a-z]+/start")
-_WRAPPERS = frozenset(
-    {"bash", "sh", "dash", "command", "exec", "time", "do", "then", "else", "if", "while", "!", "{", "("}
-)
+_WRAPPERS = frozenset({"bash", "sh", "dash", "command", "exec", "time", "do", "then", "else", "if", "while", "!", "{"})
 _LOOK_NAMES = (
     "awk cat cmp cut diff file find grep head ls md5sum nl od pwd readlink realpath sed sha256sum sort stat tail test "
     "tree wc [ [["
@@ -26,7 +24,8 @@ _LOOKS = frozenset(_LOOK_NAMES.split())
 _MENDS = frozenset(_MEND_NAMES.split())
 _MAY_SAY_NO = frozenset({"grep", "egrep", "fgrep", "diff", "cmp", "test", "[", "[["})
 _IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--in-place.*|-o.*")
-_SEPARATORS = frozenset({"|", "||", "|&", "&", "&&", ";", "\n"})
+_SEPARATORS = frozenset("|&;()")
+_REDIRECTIONS = frozenset({">", ">>", ">|", "&>", "&>>"})
 
 
 def act_kind(command: str) -> ActKind:
@@ -70,7 +69,7 @@ def _parts(command: str) -> list[list[str]]:
         words = command.split()
     parts: list[list[str]] = [[]]
     for word in words:
-        if word in _SEPARATORS:
+        if _SEPARATORS.issuperset(word):
             parts.append([])
         elif parts[-1] or word not in _WRAPPERS:
             parts[-1].append(word)
@@ -92,5 +91,5 @@ def _part_kind(words: list[str]) -> ActKind:
 
 def _writes(words: list[str]) -> bool:
     """Whether the output goes into a file that keeps it."""
-    targets = [after for word, after in pairwise(words) if word in (">", ">>", ">|")]
+    targets = [after for word, after in pairwise(words) if word in _REDIRECTIONS]
     return any(target != "/dev/null" for target in targets)

@@ -36,17 +36,18 @@ class ServiceRepair:
     def pool(self, *, split: Split, size: int, seed: int, min_horizon: int, max_horizon: int) -> TaskPool:
         """`size` tasks, horizons spread evenly over the closed range; the splits share no combination of faults.
 
-        Raises ValueError where the range is empty or outside 3..50.
+        Fewer tasks than horizons reach from one end of the range to the other. Raises ValueError where the range
+        is empty or outside 3..50, or `size` is not positive.
         """
+        if size < 1:
+            raise ValueError(f"size is {size}; a pool wants at least 1 task")
         if not MIN_HORIZON <= min_horizon <= max_horizon <= MAX_HORIZON:
             raise ValueError(
                 f"horizons {min_horizon}..{max_horizon}; service_repair wants {MIN_HORIZON} <= min <= max <= "
                 f"{MAX_HORIZON}"
             )
-        span = max_horizon - min_horizon + 1
         tasks: dict[str, TaskSpec] = {}
-        for index in range(size):
-            horizon = min_horizon + (index * span // size if size < span else index % span)
+        for index, horizon in enumerate(_spread(size, min_horizon, max_horizon)):
             task = _first_new(_seeds(seed, split, index), horizon, split, tasks)
             tasks[task.task_id] = task
         name = f"{self.name}-{split}-{min_horizon}-{max_horizon}-{seed}"
@@ -94,6 +95,14 @@ class ServiceRepair:
     def forbidden(self, task: TaskSpec) -> tuple[str, ...]:
         """The files that judge are not the agent's to change."""
         return ("/srv/check", "/srv/spec")
+
+
+def _spread(size: int, low: int, high: int) -> list[int]:
+    """`size` whole numbers in low..high, each as often as the others or, where they are few, evenly far apart."""
+    span = high - low + 1
+    if size >= span:
+        return [low + index % span for index in range(size)]
+    return [low + index * (span - 1) // max(1, size - 1) for index in range(size)]
 
 
 def _seeds(seed: int, split: Split, index: int) -> Iterator[int]:

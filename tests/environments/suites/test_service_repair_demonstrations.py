@@ -116,6 +116,7 @@ async def test_the_careful_one_makes_good_what_a_hasty_start_broke(boxes: Bubble
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 async def test_the_noisy_one_solves_between_a_quarter_and_less_than_half(boxes: BubblewrapProvider) -> None:
     passed = 0
     for seed in range(200):
@@ -157,6 +158,9 @@ def test_the_language_is_small() -> None:
         ("echo A=1 >> web/env", "mend"),
         ("sha256sum web/data/seed > web/data/seed.sum", "mend"),
         ("for f in web/*; do cat $f; done", "inspect"),
+        ("(cat web/env);(rm web/lock)", "mend"),
+        ("./web/start &> log", "mend"),
+        ("./web/start > /dev/null 2>&1", "inspect"),
         ("cd web", "other"),
         ("echo hello", "other"),
         ("echo 'never closed", "other"),

@@ -45,6 +45,7 @@ async def test_fifty_references_show_what_they_should_and_pass(boxes: Bubblewrap
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 async def test_five_hundred_references_over_all_horizons_pass(boxes: BubblewrapProvider) -> None:
     await assert_references_hold(boxes, [task_of(1000 + n, 3 + n % 48) for n in range(500)])
 

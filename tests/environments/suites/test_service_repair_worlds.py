@@ -39,7 +39,7 @@ def test_horizons_are_spread_evenly(split: Split) -> None:
 
 
 def test_a_small_pool_reaches_over_the_whole_range() -> None:
-    assert [task.horizon for task in pool("train", 4, 3, 50).tasks] == [3, 15, 27, 39]
+    assert [task.horizon for task in pool("train", 4, 3, 50).tasks] == [3, 18, 34, 50]
 
 
 def test_the_splits_share_no_combination_of_faults() -> None:
@@ -90,6 +90,11 @@ def test_instructions_are_short() -> None:
 def test_a_range_without_tasks_is_refused(low: int, high: int) -> None:
     with pytest.raises(ValueError, match=f"horizons {low}\\.\\.{high}.*want"):
         pool("train", 1, low, high)
+
+
+def test_a_pool_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="size is 0; a pool wants at least 1"):
+        pool("train", 0)
 
 
 def test_an_unknown_suite_is_refused_with_the_names_there_are() -> None:
