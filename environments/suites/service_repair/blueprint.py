@@ -106,15 +106,17 @@ def _draw_kinds(horizon: int, rng: random.Random) -> tuple[FaultKind, ...]:
 def _place(kinds: Sequence[FaultKind], rng: random.Random) -> list[list[FaultKind]]:
     """Share the kinds among apps: no two on one app that need the same part, a cache only over another fault."""
     plain = [k for k in kinds if k is not _CACHE]
+    num_caches = kinds.count(_CACHE)
     wanted = min(_MAX_APPS, 1 + len(plain) // _FAULTS_PER_APP + rng.randrange(2))
-    apps: list[list[FaultKind]] = [[] for _ in range(wanted)]
-    for kind in plain:
+    apps: list[list[FaultKind]] = [[] for _ in range(max(wanted, num_caches))]
+    for index, kind in enumerate(plain):
         free = [app for app in apps if all(kind.slots.isdisjoint(other.slots) for other in app)]
         if not free:
             free = [[]]
             apps.append(free[0])
-        rng.choice(free).append(kind)
-    hiding = rng.sample([app for app in apps if app], kinds.count(_CACHE))
+        chosen = apps[index] if index < num_caches else rng.choice(free)  # a fault for each cache to hide
+        chosen.append(kind)
+    hiding = rng.sample([app for app in apps if app], num_caches)
     for app in hiding:
         app.append(_CACHE)
     return apps

@@ -77,6 +77,13 @@ def test_every_task_has_an_id_and_a_world_of_its_own() -> None:
     assert len({SUITE.initial_state(task) for task in tasks}) == 200
 
 
+def test_every_cache_hides_another_fault_of_its_app() -> None:
+    for seed in range(120):
+        faults = blueprint(seed, (5, 12, 25, 50)[seed % 4]).faults
+        for cache in [fault for fault in faults if fault.kind == "stale_cache"]:
+            assert any(fault.app == cache.app and fault.kind != "stale_cache" for fault in faults)
+
+
 def test_tags_name_the_faults() -> None:
     task = task_of(11, 3)
     assert task.tags == tuple(f"fault:{fault.kind}" for fault in blueprint(11, 3).faults)
