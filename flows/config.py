@@ -1,4 +1,4 @@
-"""The configuration of a run: one frozen tree, every field documented where its stage is, refused when contradictory."""
+"""The configuration of a run: one frozen tree, its fields documented where their stage is, no contradictions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from infra.digests import digest_of
 from tasks.benchmark import BenchmarkConfig
 from tasks.pass_rates import CurriculumConfig
 from tasks.pools import PoolConfig
+from tasks.registry import TrackingConfig
 from tasks.rollouts import RolloutConfig
 from tasks.train import TrainSection
 from tasks.workshop import EngineConfig
 
+SCHEMA_VERSION = 1
 CHECKOUT = Path(__file__).parent.parent
 
 
@@ -29,16 +31,6 @@ class PolicyConfig:
     def path(self) -> Path:
         """The folder as an absolute path."""
         return (CHECKOUT / self.folder).resolve()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackingConfig:
-    """MLflow. `uri` empty: SQLite below the home folder. `model_name` is the registry's name of the policy."""
-
-    uri: str = ""
-    experiment: str = "longbreath"
-    model_name: str = "longbreath-agent"
-    traces: int = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,9 @@ from typing import Any
 from infra.engines.base import EngineError
 from infra.manifest import Manifest
 from infra.store import StoreError
+from tasks.pass_rates import decision_rows
 from tasks.progress import Progress
+from tasks.report import TrainingRecord
 from tasks.stage import Desk, Work, perform
 
 RETRIES, RETRY_DELAY_S = 2, 5.0
@@ -88,3 +90,21 @@ def _is_ours(_task: Any, _task_run: Any, state: Any) -> bool:
     """Retry what may pass by itself: a fault of engine, host or store. Bad input and bugs fail at once."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, (EngineError, StoreError, OSError))
+
+
+def publish_artifacts(desk: Desk, record: TrainingRecord) -> None:
+    """Put an iteration where Prefect's page shows it: what was chosen and why, and how it went."""
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+    key = f"{desk.run_id}-{record.number + 1:03d}".lower().replace("_", "-")
+    create_table_artifact(key=f"selection-{key}", table=decision_rows(record.selection.decisions))
+    zero = record.zero_gradient
+    passed = sum(v.passed for v in record.verdicts)
+    lines = [
+        f"## Iteration {record.number + 1} of {desk.run_id}",
+        f"- {passed} of {len(record.verdicts)} rollouts passed",
+        f"- groups without gradient: {zero.zero_gradient_share:.0%} "
+        f"({zero.all_fail.groups} all fail, {zero.all_pass.groups} all pass, {zero.mixed.groups} mixed)",
+        f"- {zero.alarm}" if zero.alarm else "- no alarm",
+    ]
+    create_markdown_artifact(key=f"iteration-{key}", markdown="\n".join(lines))

@@ -48,9 +48,7 @@ def trajectories_of(home: Home, run_id: str) -> list[tuple[Trajectory, Judged]]:
     """Every judged trajectory of a run, in order."""
     notes = RunNotes(home, run_id)
     groups = [
-        g
-        for m in notes.manifests("rollouts")
-        for g in records.read_parquet(Group, home.store.path(m) / GROUPS_FILE)
+        g for m in notes.manifests("rollouts") for g in records.read_parquet(Group, home.store.path(m) / GROUPS_FILE)
     ]
     verdicts = {j.rollout_id: j for m in notes.manifests("judged") for j in home.store.read_records(Judged, m)}
     return [(t, verdicts[t.rollout_id]) for g in groups for t in g.members if t.rollout_id in verdicts]

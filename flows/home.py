@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import RunConfig
-from infra.digests import canonical_json
+from infra.records import from_json, to_json
 from infra.store import LocalStore
 from tasks.progress import Progress
 from tasks.stage import Desk
@@ -75,7 +75,7 @@ def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool 
 
 
 def _note_attempt(folder: Path, config: RunConfig, *, fresh: bool) -> tuple[str, int]:
-    (folder / "config.json").write_bytes(canonical_json(config))
+    (folder / "config.json").write_bytes(to_json(config))
     path = folder / "attempts.json"
     notes: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"salt": "", "attempts": 0}
     if fresh and notes.get("finished", True):
@@ -89,3 +89,8 @@ def note_finished(home: Home, run_id: str) -> None:
     """A later `--fresh` starts anew instead of going on."""
     path = home.run(run_id) / "attempts.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "finished": True}))
+
+
+def saved_config(home: Home, run_id: str) -> RunConfig:
+    """The settings that a run was started with. Raises RecordFormatError when this code has other ones."""
+    return from_json(RunConfig, (home.run(run_id) / "config.json").read_bytes(), where=f"config of {run_id}")

@@ -20,11 +20,11 @@ from tasks.pass_rates import (
     zero_gradient,
 )
 from tasks.policies import Policy
+from tasks.report import TrainingRecord
 from tasks.rollouts import RolloutPlan, read_groups, roll_out
 from tasks.stage import Desk, Runner
 from tasks.train import train
 from training.curriculum.base import Selection
-from training.curriculum.monitor import ZeroGradientReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,11 @@ class Measured:
 class Iteration:
     """What one iteration did. `probes` is None where the strategy measures by training rollouts alone."""
 
-    number: int
     before: RunState
     after: RunState
     probes: Measured | None
     training: Measured
-    zero_gradient: ZeroGradientReport
+    record: TrainingRecord
 
 
 def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number: int) -> Iteration:
@@ -85,13 +84,26 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
     )
     evidence = new_evidence(training.selection, training.groups, training.verdicts)
     return Iteration(
-        number=number,
         before=begun,
         after=replace(folded, policy=policy),
         probes=probes,
         training=training,
-        zero_gradient=zero_gradient(evidence, training.selection, config.curriculum),
+        record=TrainingRecord(
+            number=number,
+            policy=policy,
+            selection=training.selection,
+            groups=training.groups,
+            verdicts=training.verdicts,
+            probe_rollouts=_probe_rollouts(probes, training),
+            zero_gradient=zero_gradient(evidence, training.selection, config.curriculum),
+        ),
     )
+
+
+def _probe_rollouts(probes: Measured | None, training: Measured) -> int:
+    """Rollouts that measured: a strategy's own probes, and groups of the selection that it marks as such."""
+    own = 0 if probes is None else sum(len(g.members) for g in probes.groups)
+    return own + training.selection.num_probe_rollouts
 
 
 def _measure(

@@ -41,7 +41,7 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
 def _told(desk: Desk, done: Iteration, *, wall_s: float) -> dict[str, Any]:
     report = read_report(desk, done.after.policy)
     members = [m for g in done.training.groups for m in g.members]
-    shown = {
+    shown: dict[str, Any] = {
         k: report[k] for k in ("loss", "ratio_mean", "ratio_max", "entropy", "grad_norm", "tokens_per_s") if k in report
     }
     return {
@@ -50,7 +50,7 @@ def _told(desk: Desk, done: Iteration, *, wall_s: float) -> dict[str, Any]:
         "passed": sum(v.passed for v in done.training.verdicts),
         "infra_faults": sum(len(g.excluded) for g in done.training.groups),
         "sampled_tokens": sum(m.usage.completion_tokens for m in members),
-        "zero_gradient_share": done.zero_gradient.zero_gradient_share,
+        "zero_gradient_share": done.record.zero_gradient.zero_gradient_share,
         **({"skipped": report["skipped"]} if "skipped" in report else {}),
         **shown,
         "policy_version": done.after.policy.version,

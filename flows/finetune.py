@@ -1,0 +1,181 @@
+"""The recurring run: measure, train n times, benchmark, promote or refuse. Order, retries, schedules; no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.config import RunConfig
+from flows.engine import PrefectRunner, prefect_ready, publish_artifacts
+from flows.home import Home, note_finished, open_desk
+from flows.loop import RunState, iterate
+from flows.results import result_of
+from infra import records
+from infra.manifest import Manifest
+from infra.tracking import TrackedRun
+from tasks.benchmark import Benchmarked, benchmark
+from tasks.pass_rates import Curriculum
+from tasks.policies import Policy, adopt
+from tasks.pools import Pools, make_pools
+from tasks.progress import Progress, Silent
+from tasks.registry import (
+    judge_candidate,
+    log_some_traces,
+    measurement,
+    open_registry,
+    settings_of,
+    settle,
+    start_run,
+)
+from tasks.report import RunRecord, TrainingRecord, iteration_metrics, write_report
+from tasks.stage import Desk, Runner, Work, code_version
+
+_progress: ContextVar[Progress] = ContextVar("progress")
+
+
+@dataclass
+class Noted:
+    """A runner that writes down, in order, what a run has made, and how long each stage took."""
+
+    inner: Runner
+    path: Path
+    wall_s: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, work: Work) -> Manifest:
+        """See `tasks.stage.Runner`."""
+        started = time.monotonic()
+        manifest = self.inner(work)
+        self.wall_s[work.stage.name] = self.wall_s.get(work.stage.name, 0.0) + time.monotonic() - started
+        with self.path.open("ab") as stream:
+            stream.write(records.to_json(manifest) + b"\n")
+        return manifest
+
+
+def run_finetune(home: Path, config: RunConfig, *, progress: Progress, fresh: bool = False) -> dict[str, Any]:
+    """Run the flow in this process and return its result (the documented keys of `--json`)."""
+    token = _progress.set(progress)
+    try:
+        with prefect_ready(Home(home).prefect, progress):
+            named = finetune.with_options(flow_run_name=f"{config.run_id}{' fresh' if fresh else ''}")
+            result: dict[str, Any] = named(home=str(home), config=_plain(config), fresh=fresh)
+            return result
+    finally:
+        _progress.reset(token)
+
+
+def _plain(config: RunConfig) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(records.to_json(config))["data"]
+    return plain
+
+
+@flow(name="finetune", validate_parameters=False)
+def finetune(home: str, config: dict[str, Any], fresh: bool = False) -> dict[str, Any]:
+    """The flow, deployable: `config` is a whole configuration as JSON (`longbreath runs show` prints one)."""
+    progress = _progress.get(Silent())
+    settings = records.from_plain(RunConfig, config)
+    place = Home(Path(home))
+    with open_desk(place, settings, progress, fresh=fresh) as desk:
+        return _finetune(place, desk, settings)
+
+
+def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
+    started = time.monotonic()
+    folder = home.run(desk.run_id)
+    engine = PrefectRunner(desk)
+    (folder / "stages.jsonl").unlink(missing_ok=True)
+    run = Noted(engine, folder / "stages.jsonl")
+    uri = config.tracking.uri or home.mlflow_uri
+    with _tracked(desk, config, uri) as tracked:
+        pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
+        start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
+        before = _benchmark(desk, run, config, start, pools, "benchmark before")
+        state = RunState(
+            policy=start, curriculum=Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
+        )
+        done: list[TrainingRecord] = []
+        for number in range(config.iterations):
+            iteration = iterate(desk, run, config, state, number)
+            state = iteration.after
+            done.append(iteration.record)
+            tracked.metrics(iteration_metrics(desk, done[-1]), step=number, at_s=time.time())
+            publish_artifacts(desk, done[-1])
+        after = _benchmark(desk, run, config, state.policy, pools, "benchmark after")
+        verdict = judge_candidate(
+            measurement(desk, after, config.benchmark, pools.held_out),
+            measurement(desk, before, config.benchmark, pools.held_out),
+            config.benchmark,
+            pools.held_out,
+        )
+        version = settle(desk, tracked, open_registry(uri, config.tracking, home.root), state.policy, verdict, folder)
+        log_some_traces(tracked, after.groups(desk), after.verdicts(desk), config.tracking.traces)
+        record = RunRecord(
+            title=f"{config.name}: {config.pool.suite}",
+            facts=_facts(desk, config, uri),
+            train=pools.train,
+            held_out=pools.held_out,
+            benchmark=config.benchmark,
+            before=before,
+            after=after,
+            greedy=None,
+            iterations=tuple(done),
+            verdict=verdict,
+        )
+        report = write_report(desk, record, folder, run.wall_s)
+        tracked.artifact(report)
+        result = result_of(
+            desk,
+            record,
+            report=report,
+            wall_s=time.monotonic() - started,
+            stage_s=run.wall_s,
+            overhead_s=engine.overhead_s,
+            model_uri=f"models:/{config.tracking.model_name}/{version}",
+        )
+    (folder / "result.json").write_text(json.dumps(result, indent=1))
+    note_finished(home, desk.run_id)
+    return result
+
+
+@contextlib.contextmanager
+def _tracked(desk: Desk, config: RunConfig, uri: str) -> Any:
+    desk.progress.say(f"MLflow: {uri}")
+    tracked: TrackedRun = start_run(desk, config.tracking, uri, params=dict(settings_of(config)))
+    try:
+        yield tracked
+    except BaseException:
+        tracked.finish("FAILED")
+        raise
+    tracked.finish()
+
+
+def _benchmark(desk: Desk, run: Runner, config: RunConfig, policy: Policy, pools: Pools, label: str) -> Benchmarked:
+    return benchmark(
+        desk,
+        run,
+        policy,
+        pools.held_out,
+        config=config.benchmark,
+        rollouts=config.rollouts,
+        gates=config.gates,
+        label=label,
+    )
+
+
+def _facts(desk: Desk, config: RunConfig, uri: str) -> tuple[tuple[str, str], ...]:
+    return (
+        ("run", desk.run_id),
+        ("suite", config.pool.suite),
+        ("harness", config.rollouts.harness),
+        ("loss", config.training.loss),
+        ("curriculum", config.curriculum.strategy),
+        ("seed", str(config.seed)),
+        ("code", code_version()),
+        ("MLflow", uri),
+    )

@@ -1,0 +1,70 @@
+"""The result of a fine-tuning run: the documented keys of `longbreath finetune --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.report import RunRecord, compare_benchmarks, spend
+from tasks.stage import Desk
+from training.evaluation.estimates import Estimate
+
+
+def result_of(
+    desk: Desk,
+    run: RunRecord,
+    *,
+    report: Path,
+    wall_s: float,
+    stage_s: Mapping[str, float],
+    overhead_s: float,
+    model_uri: str,
+) -> dict[str, Any]:
+    """Keys: run_id, wall_s, held_out {before, after {mean, low, high, n}, gain {mean, low, high}, p_value},
+    by_horizon, rollouts {training, probes, uniform_equivalent}, zero_gradient_share [per iteration],
+    policy_version, model_uri, report_path, promoted, verdict, stage_s, orchestration_s.
+    """
+    comparison = compare_benchmarks(desk, run.before, run.after, run.benchmark, run.held_out)
+    used = spend(run.iterations, run.train)
+    return {
+        "run_id": desk.run_id,
+        "wall_s": round(wall_s, 1),
+        "held_out": {
+            "before": _estimate(comparison.before),
+            "after": _estimate(comparison.after),
+            "gain": _estimate(comparison.gain),
+            "p_value": comparison.p_value,
+        },
+        "by_horizon": [
+            {
+                "horizons": [band.low, band.high],
+                "before": _estimate(band.before),
+                "after": _estimate(band.after),
+                "gain": _estimate(band.gain),
+            }
+            for band in comparison.by_band
+        ],
+        "rollouts": {
+            "training": used.training,
+            "probes": used.probes,
+            "uniform_equivalent": used.uniform_equivalent,
+        },
+        "zero_gradient_share": [round(r.zero_gradient.zero_gradient_share, 4) for r in run.iterations],
+        "policy_version": run.after.policy.version,
+        "model_uri": model_uri,
+        "report_path": str(report),
+        "promoted": run.verdict.promote,
+        "verdict": list(run.verdict.reasons),
+        "stage_s": {name: round(value, 1) for name, value in stage_s.items()},
+        "orchestration_s": round(overhead_s, 2),
+    }
+
+
+def _estimate(estimate: Estimate) -> dict[str, float]:
+    return {
+        "mean": round(estimate.mean, 4),
+        "low": round(estimate.low, 4),
+        "high": round(estimate.high, 4),
+        "n": estimate.n,
+    }

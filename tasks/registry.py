@@ -1,0 +1,150 @@
+"""Tracking and promotion: what a run logs to MLflow, and the verdict that moves the champion."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environments.types import Group, Judged, TaskPool, Trajectory, Unjudged
+from infra.digests import digest_folder, digest_of
+from infra.registry import Registry
+from infra.traces import SpanRecord, TraceRecord, log_traces
+from infra.tracking import TrackedRun, Tracking
+from tasks.benchmark import BenchmarkConfig, Benchmarked
+from tasks.policies import Policy
+from tasks.stage import Desk, code_version
+from training.evaluation.promotion import Measurement, PromotionRule, PromotionVerdict, decide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingConfig:
+    """MLflow. `uri` empty: SQLite below the home folder. `model_name` is the registry's name of the policy.
+
+    `traces`: how many trajectories are logged as Traces (at most 10).
+    """
+
+    uri: str = ""
+    experiment: str = "longbreath"
+    model_name: str = "longbreath-agent"
+    traces: int = 6
+
+
+def settings_of(config: Any, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Every setting of a configuration as ('section.field', value)."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", value
+
+
+def start_run(desk: Desk, config: TrackingConfig, uri: str, *, params: Mapping[str, object]) -> TrackedRun:
+    """The MLflow run of this fine-tune: made once, continued on retry and resume."""
+    tracking = Tracking(uri, experiment=config.experiment)
+    key = f"{desk.run_id}-{desk.salt}" if desk.salt else desk.run_id
+    return tracking.start(key, name=desk.run_id, params=params, tags={"longbreath.code_version": code_version()})
+
+
+def measurement(desk: Desk, done: Benchmarked, config: BenchmarkConfig, pool: TaskPool) -> Measurement:
+    """A benchmark as promotion reads it."""
+    verdicts = done.verdicts(desk)
+    rewards: dict[str, list[float]] = {}
+    for judged in verdicts:
+        if judged.reward is not None:
+            rewards.setdefault(judged.task_id, []).append(judged.reward)
+    excluded = sum(len(g.excluded) for g in done.groups(desk))
+    return Measurement(
+        policy_version=done.policy.version,
+        weights_digest=digest_folder(done.policy.folder(desk)),
+        evaluation_digest=digest_of([config, pool.digest]),
+        rewards=rewards,
+        num_excluded=excluded + sum(isinstance(j.result, Unjudged) for j in verdicts),
+    )
+
+
+def judge_candidate(
+    candidate: Measurement, champion: Measurement, config: BenchmarkConfig, pool: TaskPool
+) -> PromotionVerdict:
+    """Promote or refuse, by the lower end of the paired gain."""
+    return decide(
+        candidate,
+        champion,
+        rule=PromotionRule(min_gain=config.min_gain, min_tasks=min(30, len(pool.tasks)), confidence=config.confidence),
+        horizons={t.task_id: t.horizon for t in pool.tasks},
+        bands=config.bands,
+        seed=config.seed,
+    )
+
+
+def open_registry(uri: str, config: TrackingConfig, home: Path) -> Registry:
+    """The registry of the policy's model name, its ledger beside the home folder's database."""
+    return Registry(uri, config.model_name, ledger=home / "promotions.jsonl")
+
+
+def settle(
+    desk: Desk, run: TrackedRun, registry: Registry, policy: Policy, verdict: PromotionVerdict, folder: Path
+) -> int:
+    """Register the candidate, save the verdict, move the champion if it says so; the version."""
+    path = folder / "verdict.json"
+    path.write_text(json.dumps(dataclasses.asdict(verdict), indent=1))
+    run.artifact(path)
+    weights = policy.folder(desk)
+    version = registry.register(
+        run,
+        weights,
+        sha256=digest_folder(weights),
+        tags={
+            "longbreath.run_id": desk.run_id,
+            "longbreath.policy_version": str(policy.version),
+            "longbreath.policy_key": policy.manifest.key,
+            "longbreath.code_version": code_version(),
+            "longbreath.evaluation": verdict.evaluation_digest,
+            "longbreath.verdict": "promote" if verdict.promote else "refuse",
+        },
+    )
+    registry.set_candidate(version)
+    if verdict.promote:
+        registry.promote(version, reason=verdict.reasons[0], at_s=time.time())
+    run.tag({"longbreath.verdict": "promote" if verdict.promote else "refuse", "longbreath.version": str(version)})
+    return version
+
+
+def log_some_traces(run: TrackedRun, groups: Sequence[Group], verdicts: Sequence[Judged], count: int) -> None:
+    """A few trajectories as MLflow Traces, the longest first: they are the ones worth reading."""
+    by_id = {j.rollout_id: j for j in verdicts}
+    members = sorted((m for g in groups for m in g.members), key=lambda m: (-len(m.turns), m.rollout_id))
+    log_traces(run, [_trace(m, by_id[m.rollout_id]) for m in members[:count]])
+
+
+def _trace(trajectory: Trajectory, judged: Judged) -> TraceRecord:
+    start = time.time()
+    at = start
+    spans = []
+    for turn in trajectory.turns:
+        spans.append(
+            SpanRecord(
+                name=f"turn {turn.index + 1}",
+                kind="TOOL",
+                start_s=at,
+                duration_s=turn.duration_s,
+                inputs={"thought": turn.thought, "command": turn.action},
+                outputs={"observation": turn.observation, "exit_code": turn.exit_code, "error": turn.error_class},
+            )
+        )
+        at += turn.duration_s
+    return TraceRecord(
+        key=trajectory.rollout_id,
+        name=trajectory.task_id,
+        start_s=start,
+        duration_s=trajectory.usage.wall_s,
+        inputs={"task": trajectory.task_id},
+        outputs={"final": trajectory.final_payload, "reward": judged.reward, "status": trajectory.status},
+        spans=spans,
+        tags={"longbreath.passed": str(judged.passed).lower()},
+    )

@@ -1,0 +1,216 @@
+"""The report of a run: everything it shows, gathered into one record, and the page made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environments.suites.service_repair.acts import act_kind
+from environments.types import Group, Judged, TaskPool
+from infra import records
+from tasks.benchmark import BenchmarkConfig, Benchmarked
+from tasks.policies import Policy
+from tasks.stage import Desk
+from tasks.train import read_report
+from training.curriculum.base import Selection
+from training.curriculum.monitor import ZeroGradientReport
+from training.evaluation.comparison import Comparison, compare
+from training.evaluation.promotion import PromotionVerdict
+from training.evaluation.report import write_report as write_page
+from training.evaluation.report_data import (
+    IterationPoint,
+    PolicyView,
+    ReportData,
+    Spend,
+    StageTime,
+    TrajectoryView,
+)
+from training.evaluation.report_views import (
+    choose_examples,
+    iteration_point,
+    policy_view,
+    task_labels,
+    trajectory_view,
+)
+from training.evaluation.runs import runs_of
+
+DATA, PAGE = "report.json", "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRecord:
+    """What one iteration left for the report. `policy` is the policy after it."""
+
+    number: int
+    policy: Policy
+    selection: Selection
+    groups: tuple[Group, ...]
+    verdicts: tuple[Judged, ...]
+    probe_rollouts: int
+    zero_gradient: ZeroGradientReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What a run left for the report. `facts` are (name, value) pairs for the record."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    train: TaskPool
+    held_out: TaskPool
+    benchmark: BenchmarkConfig
+    before: Benchmarked
+    after: Benchmarked
+    greedy: tuple[Benchmarked, Benchmarked] | None
+    iterations: tuple[TrainingRecord, ...]
+    verdict: PromotionVerdict
+
+
+def rewards_by_task(verdicts: Sequence[Judged]) -> dict[str, list[float]]:
+    """Task id -> one reward per judged attempt."""
+    rewards: dict[str, list[float]] = {}
+    for judged in verdicts:
+        if judged.reward is not None:
+            rewards.setdefault(judged.task_id, []).append(judged.reward)
+    return rewards
+
+
+def compare_benchmarks(
+    desk: Desk, before: Benchmarked, after: Benchmarked, config: BenchmarkConfig, pool: TaskPool
+) -> Comparison:
+    """Two benchmarks of one config, paired by task."""
+    return compare(
+        rewards_by_task(before.verdicts(desk)),
+        rewards_by_task(after.verdicts(desk)),
+        horizons={t.task_id: t.horizon for t in pool.tasks},
+        bands=config.bands,
+        seed=config.seed,
+        confidence=config.confidence,
+    )
+
+
+def iteration_metrics(desk: Desk, record: TrainingRecord) -> dict[str, float]:
+    """One iteration as flat numbers for MLflow."""
+    report = read_report(desk, record.policy)
+    judged = [v for v in record.verdicts if v.reward is not None]
+    wanted = (
+        "loss", "ratio_mean", "ratio_max", "clipped_fraction", "entropy", "grad_norm", "kl_to_behaviour",
+        "rare_token_gradient_share", "tokens_per_s", "num_loss_tokens",
+    )  # fmt: skip
+    return {
+        **{f"train/{name}": float(report[name]) for name in wanted if report.get(name) is not None},
+        "rollouts/pass_rate": sum(v.passed for v in judged) / max(1, len(judged)),
+        "rollouts/count": float(sum(len(g.members) for g in record.groups)),
+        "rollouts/infra_faults": float(sum(len(g.excluded) for g in record.groups)),
+        **record.zero_gradient.metrics(),
+    }
+
+
+def spend(iterations: Sequence[TrainingRecord], pool: TaskPool) -> Spend:
+    """Rollouts used, against what uniform sampling would have needed for as many groups that carry gradient.
+
+    Uniform's share of mixed groups is estimated from this run's own groups, each weighted by how much rarer its task
+    would have been drawn uniformly (importance weights, normalised).
+    """
+    training = sum(len(g.members) for r in iterations for g in r.groups)
+    probes = sum(r.probe_rollouts for r in iterations)
+    mixed = sum(r.zero_gradient.mixed.groups for r in iterations)
+    share = _uniform_mixed_share(iterations, len(pool.tasks))
+    size = training / max(1, sum(len(r.groups) for r in iterations))
+    equivalent = round(mixed / share * size) if share else None
+    return Spend(training=training, probes=probes, uniform_equivalent=equivalent)
+
+
+def _uniform_mixed_share(iterations: Sequence[TrainingRecord], num_tasks: int) -> float | None:
+    """Mean over tasks of a task's own share of mixed groups; tasks never drawn are left out. None without groups."""
+    seen: dict[str, list[bool]] = {}
+    for record in iterations:
+        rewards: dict[str, set[float]] = {}
+        for judged in record.verdicts:
+            if judged.reward is not None:
+                rewards.setdefault(judged.group_id, set()).add(judged.reward)
+        for group in record.groups:
+            seen.setdefault(group.task_id, []).append(len(rewards.get(group.group_id, ())) > 1)
+    shares = [sum(mixed) / len(mixed) for mixed in seen.values()]
+    return sum(shares) / len(shares) if shares and num_tasks else None
+
+
+def write_report(desk: Desk, run: RunRecord, folder: Path, stage_s: Mapping[str, float]) -> Path:
+    """Write the record (`report.json`) and the page made from it alone (`report.html`); the page's path."""
+    data = report_data(desk, run, stage_s)
+    (folder / DATA).write_bytes(records.to_json(data))
+    write_page(data, folder / PAGE)
+    return folder / PAGE
+
+
+def report_data(desk: Desk, run: RunRecord, stage_s: Mapping[str, float]) -> ReportData:
+    """Everything the page shows."""
+    greedy = run.greedy
+    return ReportData(
+        title=run.title,
+        facts=run.facts,
+        comparison=compare_benchmarks(desk, run.before, run.after, run.benchmark, run.held_out),
+        greedy=compare_benchmarks(desk, *greedy, run.benchmark, run.held_out) if greedy else None,
+        verdict=run.verdict,
+        before=_view(desk, run, "before", run.before),
+        after=_view(desk, run, "after", run.after),
+        tasks=task_labels(run.train.tasks),
+        iterations=tuple(_point(desk, run, record) for record in run.iterations),
+        spend=spend(run.iterations, run.train),
+        stages=tuple(StageTime(name=name, wall_s=wall_s) for name, wall_s in stage_s.items()),
+        trajectories=_examples(desk, run),
+    )
+
+
+def _view(desk: Desk, run: RunRecord, label: str, done: Benchmarked) -> PolicyView:
+    tasks = {t.task_id: t for t in run.held_out.tasks}
+    members = [m for g in done.groups(desk) for m in g.members]
+    return policy_view(
+        label,
+        done.policy.version,
+        runs_of(members, done.verdicts(desk), tasks),
+        act_kind,
+        bands=run.benchmark.bands,
+        seed=run.benchmark.seed,
+        confidence=run.benchmark.confidence,
+    )
+
+
+def _point(desk: Desk, run: RunRecord, record: TrainingRecord) -> IterationPoint:
+    return iteration_point(
+        record.number,
+        record.policy.version - 1,
+        [m for g in record.groups for m in g.members],
+        record.verdicts,
+        run.train.tasks,
+        act_kind,
+        held_out=None,
+        rare_token_gradient_share=read_report(desk, record.policy).get("rare_token_gradient_share"),
+        confidence=run.benchmark.confidence,
+    )
+
+
+def _examples(desk: Desk, run: RunRecord) -> tuple[TrajectoryView, ...]:
+    sides = {"before": run.before, "after": run.after}
+    verdicts = {side: {j.task_id: j for j in done.verdicts(desk)} for side, done in sides.items()}
+    members = {side: {m.task_id: m for g in done.groups(desk) for m in g.members} for side, done in sides.items()}
+    tasks = {t.task_id: t for t in run.held_out.tasks}
+    chosen = choose_examples(
+        {task: j.passed for task, j in verdicts["before"].items()},
+        {task: j.passed for task, j in verdicts["after"].items()},
+        {t.task_id: t.horizon for t in run.held_out.tasks},
+    )
+    pieces = _pieces(run.after.policy.folder(desk))
+    return tuple(
+        trajectory_view(f"{side} training", members[side][task], verdicts[side][task], tasks[task], pieces)
+        for side, task in chosen
+    )
+
+
+def _pieces(folder: Path) -> Callable[[Sequence[int]], list[str]]:
+    from tokenizers import Tokenizer
+
+    tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return lambda ids: [tokenizer.decode([i], skip_special_tokens=False) for i in ids]
