@@ -64,22 +64,17 @@ def run_finetune(home: Path, config: RunConfig, *, progress: Progress, fresh: bo
     try:
         with prefect_ready(Home(home).prefect, progress):
             named = finetune.with_options(flow_run_name=f"{config.run_id}{' fresh' if fresh else ''}")
-            result: dict[str, Any] = named(home=str(home), config=_plain(config), fresh=fresh)
+            result: dict[str, Any] = named(home=str(home), config=records.to_json(config).decode(), fresh=fresh)
             return result
     finally:
         _progress.reset(token)
 
 
-def _plain(config: RunConfig) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(records.to_json(config))["data"]
-    return plain
-
-
 @flow(name="finetune", validate_parameters=False)
-def finetune(home: str, config: dict[str, Any], fresh: bool = False) -> dict[str, Any]:
-    """The flow, deployable: `config` is a whole configuration as JSON (`longbreath runs show` prints one)."""
+def finetune(home: str, config: str, fresh: bool = False) -> dict[str, Any]:
+    """The flow, deployable: `config` is a whole configuration as JSON, as `config.json` of a run's folder is."""
     progress = _progress.get(Silent())
-    settings = records.from_plain(RunConfig, config)
+    settings = records.from_json(RunConfig, config.encode(), where="parameter config")
     place = Home(Path(home))
     with open_desk(place, settings, progress, fresh=fresh) as desk:
         return _finetune(place, desk, settings)
@@ -136,6 +131,7 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
             wall_s=time.monotonic() - started,
             stage_s=run.wall_s,
             overhead_s=engine.overhead_s,
+            home=home.root,
             model_uri=f"models:/{config.tracking.model_name}/{version}",
         )
     (folder / "result.json").write_text(json.dumps(result, indent=1))

@@ -20,7 +20,8 @@ def with_setting(config: T, dotted: str, value: Any, *, source: str) -> T:
 
     `dotted` is 'section.field'. `source` ('--set', a file name) is named in errors. Raises ConfigError.
     """
-    return _with(config, dotted.split("."), value, dotted, source)
+    changed: T = _with(config, dotted.split("."), value, dotted, source)
+    return changed
 
 
 def _with(config: Any, path: list[str], value: Any, dotted: str, source: str) -> Any:

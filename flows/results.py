@@ -20,10 +20,11 @@ def result_of(
     stage_s: Mapping[str, float],
     overhead_s: float,
     model_uri: str,
+    home: Path,
 ) -> dict[str, Any]:
     """Keys: run_id, wall_s, held_out {before, after {mean, low, high, n}, gain {mean, low, high}, p_value},
     by_horizon, rollouts {training, probes, uniform_equivalent}, zero_gradient_share [per iteration],
-    policy_version, model_uri, report_path, promoted, verdict, stage_s, orchestration_s.
+    policy_version, model_uri, report_path, promoted, verdict, stage_s, orchestration_s, commands {mlflow, prefect}.
     """
     comparison = compare_benchmarks(desk, run.before, run.after, run.benchmark, run.held_out)
     used = spend(run.iterations, run.train)
@@ -31,17 +32,17 @@ def result_of(
         "run_id": desk.run_id,
         "wall_s": round(wall_s, 1),
         "held_out": {
-            "before": _estimate(comparison.before),
-            "after": _estimate(comparison.after),
-            "gain": _estimate(comparison.gain),
+            "before": plain_estimate(comparison.before),
+            "after": plain_estimate(comparison.after),
+            "gain": plain_estimate(comparison.gain),
             "p_value": comparison.p_value,
         },
         "by_horizon": [
             {
                 "horizons": [band.low, band.high],
-                "before": _estimate(band.before),
-                "after": _estimate(band.after),
-                "gain": _estimate(band.gain),
+                "before": plain_estimate(band.before),
+                "after": plain_estimate(band.after),
+                "gain": plain_estimate(band.gain),
             }
             for band in comparison.by_band
         ],
@@ -58,10 +59,15 @@ def result_of(
         "verdict": list(run.verdict.reasons),
         "stage_s": {name: round(value, 1) for name, value in stage_s.items()},
         "orchestration_s": round(overhead_s, 2),
+        "commands": {
+            "mlflow": f"mlflow ui --backend-store-uri sqlite:///{home / 'mlflow.db'}",
+            "prefect": f"PREFECT_HOME={home / 'prefect'} prefect server start",
+        },
     }
 
 
-def _estimate(estimate: Estimate) -> dict[str, float]:
+def plain_estimate(estimate: Estimate) -> dict[str, float]:
+    """An interval as JSON, rounded to four digits."""
     return {
         "mean": round(estimate.mean, 4),
         "low": round(estimate.low, 4),
