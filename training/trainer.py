@@ -47,6 +47,7 @@ class Trainer:
         self.model_folder, self.config, self.clock = model_folder, config, clock
         self.world = world or single_process()
         self.step, self.update, self.policy_version = 0, 0, policy_version
+        torch.manual_seed(config.seed)  # nothing here draws from it today; a model's own layers might
         self.policy = self._load(model_folder, trained=True)
         self.start_policy = None if config.start_folder is None else self._load(config.start_folder, trained=False)
         self.optimizer = make_optimizer(self.policy, config.optimizer)
