@@ -1,6 +1,6 @@
 """Frozen dataclasses as JSON, JSON lines and Parquet, stamped with a schema version and read back equal.
 
-The form follows from the annotations (see `infra.record_codec`). The version is the constant SCHEMA_VERSION of the
+The form follows from the annotations (see `infra.record_structs`). The version is the constant SCHEMA_VERSION of the
 module that defines the class: raise it when a field changes. Reading refuses another version, another class,
 unknown or missing fields, and wrong types; it never guesses.
 
@@ -24,7 +24,8 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.record_codec import ProductCodec, RecordFormatError, record_codec
+from infra.record_codec import RecordFormatError
+from infra.record_structs import ProductCodec, record_codec
 
 __all__ = [
     "RecordFormatError",
