@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.estimates import Estimate
+from training.evaluation.estimates import Estimate, mean_over_tasks
 
 _EXACT_UP_TO = 14
 
@@ -99,8 +99,8 @@ def compare(
     horizon = np.array([horizons[task] for task in tasks])
 
     def estimates(mask: npt.NDArray[np.bool_]) -> tuple[Estimate, Estimate, Estimate]:
-        triples = (_bootstrap(v[mask], rng, resamples, confidence) for v in (b, a, a - b))
-        return next(triples), next(triples), next(triples)
+        levels = (mean_over_tasks(means[mask], confidence=confidence) for means in (b, a))
+        return next(levels), next(levels), _bootstrap((a - b)[mask], rng, resamples, confidence)
 
     whole = estimates(np.ones(len(tasks), dtype=np.bool_))
     by_band: list[BandGain] = []

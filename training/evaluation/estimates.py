@@ -53,6 +53,12 @@ def cluster_rates(successes_SG: Floats, trials_SG: Floats, confidence: float) ->
     return rates, low, high
 
 
+def mean_over_tasks(values_T: Floats, *, confidence: float = 0.95) -> Estimate:
+    """The mean of one value in [0, 1] a task, with the interval of `cluster_rates`. Needs at least one task."""
+    rates, low, high = cluster_rates(values_T[None, :], np.ones((1, len(values_T))), confidence)
+    return Estimate(mean=float(rates[0]), low=float(low[0]), high=float(high[0]), n=len(values_T))
+
+
 def rate_by_task(successes: dict[str, float], trials: dict[str, float], *, confidence: float = 0.95) -> Estimate | None:
     """A pooled rate with the interval of `cluster_rates`; None when there is not one trial. `n` is tasks."""
     tasks = [task for task in trials if trials[task] > 0]

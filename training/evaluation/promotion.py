@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from training.evaluation.comparison import Comparison, compare
+from training.evaluation.estimates import Estimate
+
+SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +117,19 @@ def _too_weak(comparison: Comparison, rule: PromotionRule) -> list[str]:
     gain = comparison.gain
     out: list[str] = []
     if gain.low <= rule.min_gain:
-        out.append(
-            f"gain {gain.mean:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}] on {gain.n} tasks; "
-            f"its lower end must exceed {rule.min_gain:+.1%}"
-        )
+        out.append(f"gain of {_points(gain)} on {gain.n} tasks; its lower end must exceed {100 * rule.min_gain:+.1f}")
     for band in comparison.by_band:
         if band.gain.mean < -rule.max_band_loss and band.gain.high < 0:
             out.append(
-                f"horizons {band.low}-{band.high} lose {band.gain.mean:+.1%} "
-                f"[{band.gain.low:+.1%}, {band.gain.high:+.1%}]; the rule allows {-rule.max_band_loss:+.1%}"
+                f"horizons {band.low}-{band.high} lose: {_points(band.gain)}; "
+                f"the rule allows {-100 * rule.max_band_loss:+.1f}"
             )
     return out
+
+
+def _points(gain: Estimate) -> str:
+    """'+12.0 points [+4.1, +19.8]'."""
+    return f"{100 * gain.mean:+.1f} points [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
 
 
 def _why(comparison: Comparison | None, rule: PromotionRule) -> str:
@@ -132,6 +137,6 @@ def _why(comparison: Comparison | None, rule: PromotionRule) -> str:
         return "there is no champion yet, and the measurement is sound"
     gain = comparison.gain
     return (
-        f"gain {gain.mean:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}] over the champion on {gain.n} tasks exceeds "
-        f"{rule.min_gain:+.1%} (sign-flip p = {comparison.p_value:.4f})"
+        f"gain of {_points(gain)} over the champion on {gain.n} tasks; the lower end exceeds "
+        f"{100 * rule.min_gain:+.1f} (sign-flip p = {comparison.p_value:.4f})"
     )

@@ -89,7 +89,7 @@ def test_a_clear_gain_on_the_same_evaluation_is_promoted_with_its_numbers() -> N
 def test_an_equal_is_refused() -> None:
     promote, why = verdict(measured(0.5, 2, seed=1), measured(0.5, 1, seed=2))
     assert not promote
-    assert "its lower end must exceed +0.0%" in why
+    assert "its lower end must exceed +0.0" in why
 
 
 def test_a_gain_below_what_is_asked_is_refused() -> None:
