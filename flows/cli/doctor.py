@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -95,11 +96,12 @@ def _docker() -> Finding:
 
 
 def _gpu() -> Finding:
-    import torch
-
-    if torch.cuda.is_available():
-        return Finding("GPU", True, torch.cuda.get_device_name(0), needed=False)
-    return Finding("GPU", True, f"none: {torch.get_num_threads()} CPU threads", needed=False)
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return Finding("GPU", True, f"none: {os.cpu_count()} processors", needed=False)
+    words = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return Finding("GPU", done.returncode == 0, done.stdout.strip() or done.stderr.strip(), "check the driver")
 
 
 def doctor(*, common: Common = Common()) -> int:  # noqa: B008 - frozen

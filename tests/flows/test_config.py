@@ -1,0 +1,72 @@
+"""Settings: presets build, files and flags lie over them, and what does not fit is refused in the user's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.overrides import ConfigError, with_file, with_flags
+from flows.presets import PRESETS, preset
+from infra import records
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_builds_and_reads_back_equal(name):
+    config = preset(name)
+    assert records.from_json(type(config), records.to_json(config)) == config
+    assert config.curriculum.build().group_size == config.curriculum.group_size
+
+
+def test_a_flag_replaces_one_setting_and_nothing_else():
+    config = with_flags(preset("tiny"), ("training.learning_rate=1e-3", "iterations=3"))
+    assert config.training.learning_rate == 0.001
+    assert config.iterations == 3
+    assert config.pool == preset("tiny").pool
+
+
+def test_a_file_lies_over_the_preset_and_a_flag_over_the_file(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("iterations: 4\ncurriculum:\n  group_size: 4\n")
+    config = with_flags(with_file(preset("tiny"), path), ("iterations=5",))
+    assert (config.iterations, config.curriculum.group_size) == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("training.learning_rat=1", "did you mean 'learning_rate'?"),
+        ("nothing.at=1", "'nothing' is unknown"),
+        ("training=1", "is a section"),
+        ("iterations.more=1", "is a value and has no fields"),
+        ("iterations", "want section.field=value"),
+        ("iterations=many", "iterations is 'many'"),
+        ("iterations=0", "want at least 1"),
+        ("training.loss=grpo", None),
+        ("rollouts.harness=none", "want one of"),
+        ("rollouts.temperature=0", "greedy rollouts of one task are all the same"),
+        ("curriculum.tasks_per_iteration=100000", "lower the one or raise pool.train_tasks"),
+        ("pool.max_horizon=2", "are empty"),
+        ("engine.kind=vllm", "needs a url"),
+        ("benchmark.bands=[3]", "add a last band of 12"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused_with_the_mend(flag, said):
+    if said is None:
+        assert with_flags(preset("tiny"), (flag,)).training.loss == "grpo"
+        return
+    with pytest.raises(ConfigError) as caught:
+        with_flags(preset("tiny"), (flag,))
+    assert said in str(caught.value)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="there is no such file"):
+        with_file(preset("tiny"), tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [")
+    with pytest.raises(ConfigError, match="not readable as YAML"):
+        with_file(preset("tiny"), broken)
+
+
+def test_the_same_settings_are_the_same_run_and_other_settings_another():
+    assert preset("tiny").run_id == preset("tiny").run_id
+    assert with_flags(preset("tiny"), ("seed=1",)).run_id != preset("tiny").run_id
