@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.checkpoint import Checkpointer, CheckpointError, load_trainer, read, save_trainer
+from training.checkpoint import Checkpointer, CheckpointError, capture, load_trainer, save_trainer
 from training.config import OptimizerConfig, TrainConfig
 from training.samples import Sample
 from training.trainer import Trainer
@@ -21,49 +22,51 @@ from training.trainer import Trainer
 Make = Callable[..., list[Sample]]
 CONFIG = TrainConfig(optimizer=OptimizerConfig(learning_rate=1e-2, warmup_updates=4), updates_per_batch=2)
 
-# Trains to the given step, saving each one, and kills itself without warning where it is told to.
+# Trains three steps, saving each, begins a fourth, and kills itself without warning.
 SCRIPT = """
 import os, pickle, signal, sys
 from pathlib import Path
+import torch
 from training.checkpoint import Checkpointer
-from training.config import OptimizerConfig, TrainConfig
 from training.trainer import Trainer
 
-model, root, batches, die_after = Path(sys.argv[1]), Path(sys.argv[2]), pickle.loads(Path(sys.argv[3]).read_bytes()), int(sys.argv[4])
-trainer = Trainer(model, TrainConfig(optimizer=OptimizerConfig(learning_rate=1e-2, warmup_updates=4), updates_per_batch=2))
-series = Checkpointer(root)
-restored = series.restore_latest(trainer)
-start = int(restored.position["next_batch"]) if restored else 0
-for number in range(start, len(batches)):
+model, root, inputs, threads = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+torch.set_num_threads(threads)
+config, batches = pickle.loads(inputs.read_bytes())
+trainer, series = Trainer(model, config), Checkpointer(root)
+for number in range(3):
     trainer.train_step(batches[number])
     series.save(trainer, {"next_batch": number + 1})
-    if number + 1 == die_after:
-        series.wait()
-        trainer.train_step(batches[number + 1])  # work that is lost
-        os.kill(os.getpid(), signal.SIGKILL)
-series.close()
-"""  # noqa: E501
+series.wait()
+trainer.train_step(batches[3])  # work that is lost
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def run_script(model: Path, root: Path, batches: Path, die_after: int) -> int:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT, str(model), str(root), str(batches), str(die_after)]
-    return subprocess.run(command, env=environment, timeout=240, check=False).returncode
+def killed_after_three(model: Path, root: Path, batches: list[list[Sample]]) -> int:
+    """The exit status of a process of its own that trains and dies."""
+    inputs = root.with_suffix(".pickle")
+    inputs.write_bytes(pickle.dumps((CONFIG, batches)))
+    command = [sys.executable, "-c", SCRIPT, str(model), str(root), str(inputs), str(torch.get_num_threads())]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(command, env=environment, timeout=800, check=False).returncode
 
 
+@pytest.mark.timeout(900)  # starts a second interpreter, which takes minutes on a crowded machine
 def test_six_steps_equal_three_a_kill_and_three_more(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
-    import pickle
-
-    batches = tmp_path / "batches"
-    batches.write_bytes(pickle.dumps([make_samples(6, seed=s) for s in range(6)]))
-    assert run_script(tiny_llama, tmp_path / "whole", batches, 0) == 0
-    assert run_script(tiny_llama, tmp_path / "killed", batches, 3) == -signal.SIGKILL
-    assert [p.name for p in Checkpointer(tmp_path / "killed").series()][-1] == "step-00000003"
-    assert run_script(tiny_llama, tmp_path / "killed", batches, 0) == 0
-    whole, killed = (read(tmp_path / name / "step-00000006") for name in ("whole", "killed"))
-    assert whole.state == killed.state
-    for kind in ("weights", "optimizer"):
-        ours, theirs = getattr(whole, kind), getattr(killed, kind)
+    batches = [make_samples(6, seed=s) for s in range(6)]
+    whole, resumed = Trainer(tiny_llama, CONFIG), Trainer(tiny_llama, CONFIG)
+    for batch in batches:
+        whole.train_step(batch)
+    assert killed_after_three(tiny_llama, tmp_path / "killed", batches) == -signal.SIGKILL
+    restored = Checkpointer(tmp_path / "killed").restore_latest(resumed)
+    assert restored is not None
+    assert restored.position == {"next_batch": 3}
+    for batch in batches[3:]:
+        resumed.train_step(batch)
+    left, right = capture(whole, {}), capture(resumed, {})
+    assert left.state == right.state
+    for ours, theirs in ((left.weights, right.weights), (left.optimizer, right.optimizer)):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
