@@ -20,7 +20,7 @@ from infra.engines.scheduler import Call, Scheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSettings:
-    """How much the engine may use. None of it changes a token or a log-probability on CPU.
+    """How much the engine may use. None of it changes a token or a log-probability.
 
     `num_slots`: sessions whose cache is held, and calls that can run at once; `chunk_tokens`: prompt tokens read in
     a step beside one token of every decoding call; `num_threads`: intra-op threads of the worker.
@@ -29,7 +29,6 @@ class LocalSettings:
     num_slots: int = 64
     chunk_tokens: int = 256
     num_threads: int = 1
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "chunk_tokens", "num_threads"):
@@ -121,7 +120,7 @@ class LocalEngine:
         """`logprobs[L-1]` at temperature 1; see the protocol. Needs at least 2 ids (ValueError)."""
         if len(ids) < 2:
             raise ValueError(f"score needs at least 2 ids, a context and a token; got {len(ids)}")
-        name = "score"
+        name = "\x00score"
         request = GenerateRequest(
             request_id=name,
             session_id=name,
@@ -234,7 +233,7 @@ class LocalEngine:
     def _load(self, folder: Path) -> PackedModel:
         torch.set_num_threads(self._settings.num_threads)
         max_rows = self._settings.num_slots + self._settings.chunk_tokens
-        return PackedModel(folder, device=torch.device(self._settings.device), max_rows=max_rows)
+        return PackedModel(folder, max_rows=max_rows)
 
     def _swap(self, folder: Path, version: int) -> None:
         model = self._load(folder)

@@ -22,9 +22,8 @@ _SMALLEST_ROWS = 8
 class PackedModel:
     """The weights of one policy version. `hidden` and `logits` are pure functions of them and of the ids."""
 
-    def __init__(self, folder: Path, *, device: torch.device, max_rows: int) -> None:
-        self._model = _load(folder, device)
-        self.device = device
+    def __init__(self, folder: Path, *, max_rows: int) -> None:
+        self._model = _load(folder)
         self.vocab_size: int = self._model.get_output_embeddings().weight.shape[0]
         self.max_positions: int = self._model.config.max_position_embeddings
         self.shapes = {name: tuple(p.shape) for name, p in self._model.named_parameters()}
@@ -37,15 +36,15 @@ class PackedModel:
         output = self._model.get_decoder()(
             input_ids=packing.input_ids, position_ids=packing.position_ids, use_cache=False, packing=packing
         )
-        return output.last_hidden_state[0, :total]
+        hidden: Tensor = output.last_hidden_state
+        return hidden[0, :total]
 
-    def logits(self, hidden: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-        """`logits[N, V]` of `hidden[N, H]` in float32, divided by `temperature`."""
+    def logits(self, hidden: Tensor, temperature: Tensor) -> Tensor:
+        """`logits[N, V]` of `hidden[N, H]` in float32, divided by `temperature[N]`."""
         count = hidden.shape[0]
         head = self._model.get_output_embeddings()
         padded = torch.nn.functional.pad(hidden, (0, 0, 0, self.padded(count) - count))
-        if isinstance(temperature, Tensor):
-            temperature = torch.nn.functional.pad(temperature, (0, padded.shape[0] - count), value=1.0)
+        temperature = torch.nn.functional.pad(temperature, (0, padded.shape[0] - count), value=1.0)
         return scaled_logits(padded, head.weight, temperature)[:count]
 
     def padded(self, rows: int) -> int:
@@ -53,7 +52,7 @@ class PackedModel:
         return next(count for count in self._row_counts if count >= rows)
 
 
-def _load(folder: Path, device: torch.device) -> Any:
+def _load(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
         raise EngineError(
             f"model folder {folder} has no config.json; want a Hugging Face folder saved by save_pretrained"
@@ -65,7 +64,7 @@ def _load(folder: Path, device: torch.device) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise EngineError(f"model folder {folder} does not load: {error}; save it again or choose another") from error
     _refuse_unsupported(folder, model)
-    return model.to(device).eval()
+    return model.eval()
 
 
 def _refuse_unsupported(folder: Path, model: Any) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from infra.engines.attention import DIM_STEP, attend_rows
+from infra.engines.attention import DIM_STEP, attend_rows, store_rows
 from infra.engines.base import EngineError
 
 ATTENTION = "longbreath_packed"
@@ -104,21 +104,13 @@ def packed_attention(
     packing: Packing = kwargs["packing"]
     _refuse_unsupported(key.shape[3], packing.cache.positions, kwargs)
     rows, rows_k, rows_v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
-    keys, values = packing.cache.layer(module.layer_idx, rows_k, rows_v)
+    keys, values = (x.numpy() for x in packing.cache.layer(module.layer_idx, rows_k, rows_v))
+    store_rows(rows_k.numpy(), rows_v.numpy(), packing.slots, packing.positions, keys, values)
     num_rows, heads, dim = rows.shape
     grouped = rows.view(num_rows, rows_k.shape[1], heads // rows_k.shape[1], dim)
     output = grouped.new_empty(*grouped.shape[:3], value.shape[3])
-    attend_rows(
-        grouped.numpy(),
-        rows_k.numpy(),
-        rows_v.numpy(),
-        packing.slots,
-        packing.positions,
-        keys.numpy(),
-        values.numpy(),
-        np.float32(kwargs["scaling"]),
-        output.numpy(),
-    )
+    where = packing.slots, packing.positions
+    attend_rows(grouped.numpy(), *where, keys, values, np.float32(kwargs["scaling"]), output.numpy())
     return output.view(1, num_rows, heads, value.shape[3]), None
 
 

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from infra.engines.base import EngineError
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
@@ -31,7 +33,7 @@ def uniforms(keys: npt.NDArray[np.uint64], token_indices: npt.NDArray[np.uint64]
         x = (x ^ (x >> np.uint64(30))) * _MIX[0]
         x = (x ^ (x >> np.uint64(27))) * _MIX[1]
         x = x ^ (x >> np.uint64(31))
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.ldexp((x >> np.uint64(11)).astype(np.float64), -53)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +57,7 @@ def draw(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor]:
 
     The log-probabilities are of the distribution that was drawn from, after truncation.
     """
+    _refuse_not_finite(logits)
     if len(rows.truncated):
         logits = logits.index_copy(0, rows.truncated, truncate(logits[rows.truncated], rows.top_k, rows.top_p))
     logprobs = torch.log_softmax(logits, dim=-1)
@@ -65,6 +68,17 @@ def draw(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor]:
     sampled = torch.searchsorted(cdf, target[:, None], right=True).squeeze(-1)
     ids = torch.where(rows.greedy, logits.argmax(dim=-1), sampled)
     return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+
+
+def chosen_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
+    """`logprobs[N]` (nats) of given `ids[N]` under `logits[N, V]`: bitwise what `draw` gives for the same rows."""
+    _refuse_not_finite(logits)
+    return torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
+
+
+def _refuse_not_finite(logits: Tensor) -> None:
+    if not bool(torch.isfinite(logits).all()):
+        raise EngineError("the policy gives logits that are not finite; its weights are broken, load others")
 
 
 def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

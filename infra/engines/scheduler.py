@@ -12,7 +12,7 @@ from torch import Tensor
 from infra.engines.base import FinishReason, GenerateRequest, TokenDelta
 from infra.engines.model import PackedModel
 from infra.engines.packed import KVCache, Piece
-from infra.engines.sampling import SamplingRows, call_key, draw, uniforms
+from infra.engines.sampling import SamplingRows, call_key, chosen_logprobs, draw, uniforms
 from infra.engines.slots import Ids, Slot, SlotTable, common_prefix
 
 # A prefix shorter than this is read again rather than looked for in other slots.
@@ -151,8 +151,7 @@ class Scheduler:
             self._running.append(self._waiting.pop(0))
 
     def _decoding(self) -> list[Call]:
-        calls = [call for call in self._running if not call.reading]
-        return sorted(calls, key=lambda call: _slot(call).index)
+        return [call for call in self._running if not call.reading]
 
     def _reading(self) -> list[tuple[Call, Piece]]:
         """Prompt chunks: the oldest call first with at most half the budget, then the nearest to its end."""
@@ -191,10 +190,9 @@ class Scheduler:
             if call.forced is not None and piece.end > call.first_scored:
                 first = max(call.first_scored - piece.start, 0)
                 targets = call.forced[len(call.ids) : piece.end - call.first_scored]
-                logits = self.model.logits(hidden[row + first : row + len(piece.ids)], call.temperature)
-                wanted = torch.tensor(targets, device=logits.device)
-                scored = torch.log_softmax(logits, dim=-1).gather(-1, wanted[:, None]).squeeze(-1)
-                call.accept_forced(scored.tolist())
+                scored = hidden[row + first : row + len(piece.ids)]
+                logits = self.model.logits(scored, torch.full((len(targets),), call.temperature))
+                call.accept_forced(chosen_logprobs(logits, torch.tensor(targets)).tolist())
                 touched.append(call)
             row += len(piece.ids)
         return touched
@@ -207,7 +205,7 @@ class Scheduler:
                 calls.append(call)
                 rows.append(row - 1)
         if calls:
-            sampling = _sampling_rows(calls, self.model.vocab_size, hidden.device)
+            sampling = _sampling_rows(calls, self.model.vocab_size)
             logits = self.model.logits(hidden[rows], sampling.temperature)
             ids, logprobs = draw(logits, sampling)
             for call, token, logprob in zip(calls, ids.tolist(), logprobs.tolist(), strict=True):
@@ -234,17 +232,17 @@ def _decode_piece(call: Call) -> Piece:
     return Piece(slot.index, slot.length, call.ids[-1:])
 
 
-def _sampling_rows(calls: Sequence[Call], vocab_size: int, device: torch.device) -> SamplingRows:
+def _sampling_rows(calls: Sequence[Call], vocab_size: int) -> SamplingRows:
     fields = [call.request.sampling for call in calls]
     keys = np.array([call.key for call in calls], dtype=np.uint64)
     counters = np.array([len(call.ids) for call in calls], dtype=np.uint64)
     truncated = [row for row, s in enumerate(fields) if s.top_p < 1 or s.top_k > 0]
     top_k = [fields[row].top_k if fields[row].top_k > 0 else vocab_size for row in truncated]
     return SamplingRows(
-        uniform=torch.from_numpy(uniforms(keys, counters)).to(device),
-        temperature=torch.tensor([call.temperature for call in calls], device=device),
-        greedy=torch.tensor([s.temperature == 0 for s in fields], device=device),
-        truncated=torch.tensor(truncated, dtype=torch.int64, device=device),
-        top_k=torch.tensor(top_k, dtype=torch.int64, device=device),
-        top_p=torch.tensor([fields[row].top_p for row in truncated], device=device),
+        uniform=torch.from_numpy(uniforms(keys, counters)),
+        temperature=torch.tensor([call.temperature for call in calls]),
+        greedy=torch.tensor([s.temperature == 0 for s in fields]),
+        truncated=torch.tensor(truncated, dtype=torch.int64),
+        top_k=torch.tensor(top_k, dtype=torch.int64),
+        top_p=torch.tensor([fields[row].top_p for row in truncated]),
     )
