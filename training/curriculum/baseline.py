@@ -11,7 +11,7 @@ from environments.types import TaskPool
 from training.curriculum import ledger, pool
 from training.curriculum.base import Evidence, Selection, need
 from training.curriculum.beliefs import Beliefs, flat
-from training.curriculum.decide import Pick, check_request, decisions_of
+from training.curriculum.decide import Pick, check_owner, check_request, decisions_of
 from training.curriculum.ledger import Aging, Ints, State
 from training.curriculum.signal import AdvantageMode, interval_90
 
@@ -36,10 +36,11 @@ class Baseline:
 
     def start(self, tasks: TaskPool) -> State:
         """The state before any evidence."""
-        return pool.start(tasks)
+        return pool.start(tasks, self.name)
 
     def fold(self, state: State, evidence: Sequence[Evidence]) -> State:
         """Add evidence."""
+        check_owner(self.name, state)
         return ledger.fold(state, evidence, self.aging)[0]
 
     def beliefs(self, state: State, policy_version: int) -> Beliefs:
@@ -48,7 +49,7 @@ class Baseline:
 
     def probes(self, state: State, *, policy_version: int, seed: int) -> Selection:
         """Nothing: training rollouts are all the evidence there is."""
-        check_request(1, policy_version, state)
+        check_request(self.name, state, 1, policy_version)
         return self.selection(state, (), policy_version, seed)
 
     def pick(self, row: int, word: str, why: str) -> Pick:

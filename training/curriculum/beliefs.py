@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from training.curriculum.base import need
-from training.curriculum.ledger import Fading, Floats, Ints, State
+from training.curriculum.ledger import Bools, Fading, Floats, Ints, State, Visit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,18 +127,20 @@ class Drift:
         gap = np.maximum(version - state.columns.last_version[rows], 0).astype(np.float64)
         return np.stack([gap, (gap > 0) & state.columns.mixed[rows]], axis=1).astype(np.float64)
 
-    def learn(self, before: State, after: State, rows: Ints, alpha: Floats, beta: Floats, version: int) -> State:
-        """Compare what was predicted of revisited `rows` (Beta(alpha, beta), from `before`) with what came.
+    def learn(self, after: State, visit: Visit) -> State:
+        """Compare what was predicted of the tasks that a visit met again with what came.
 
         One Gauss-Newton step: passes k of n have mean n p and Beta-binomial variance; d(n p)/d(move) = n p (1-p).
         """
-        c = after.columns
+        before, c = visit.before.columns, after.columns
+        met = (before.visits[visit.rows] > 0) & (before.last_version[visit.rows] < visit.version)
+        rows, alpha, beta = visit.rows[met], visit.passes[met], visit.fails[met]
         n, k = c.batch_size[rows].astype(np.float64), c.batch_passes[rows]
         p = alpha / (alpha + beta)
         slope = n * p * (1 - p)
         precision = slope / (1 + (n - 1) / (alpha + beta + 1))
-        x = self._features(before, rows, version)
-        target = x @ self.rates(before) + (k - n * p) / slope
+        x = self._features(visit.before, rows, visit.version)
+        target = x @ self.rates(visit.before) + (k - n * p) / slope
         added = {
             "drift_a11": precision @ (x[:, 0] * x[:, 0]),
             "drift_a12": precision @ (x[:, 0] * x[:, 1]),
@@ -146,7 +148,7 @@ class Drift:
             "drift_b1": precision @ (x[:, 0] * target),
             "drift_b2": precision @ (x[:, 1] * target),
         }
-        learned = {name: before.scalar(name, 0.0) * self.memory + float(v) for name, v in added.items()}
+        learned = {name: after.scalar(name, 0.0) * self.memory + float(v) for name, v in added.items()}
         return dataclasses.replace(after, scalars=tuple(sorted((dict(after.scalars) | learned).items())))
 
 
@@ -165,21 +167,24 @@ class DriftingBeta:
     def at(self, state: State, version: int) -> Beliefs:
         """Every task's posterior at a policy version, given all that was folded."""
         c = state.columns
-        everything = np.arange(len(state.tasks.ids))
         seen = c.visits > 0
         weight = c.passes + c.fails
         keep = np.where(seen, self.late_weight(np.maximum(version - c.last_version, 0)), 0.0)
-        mean = np.divide(c.passes, weight, out=np.full(len(weight), 0.5), where=seen)
-        moves = self.drift.moves(state, everything, version)
-        mean = np.where(moves == 0, mean, special.expit(special.logit(mean) + moves))
+        mean = self._moved_means(state, seen, weight, version)
+        kept = keep * weight
         strength = self.prior.strength(state)
-        say = keep * weight / (keep * weight + strength)
-        kin_mean = self.prior.means(state, mean, say)
-        prior_mean = kin_mean[state.tasks.kin_N]
-        kept, lost = keep * weight, (1 - keep) * strength
-        alpha = kept * mean + lost * prior_mean
-        beta = kept * (1 - mean) + lost * (1 - prior_mean)
-        return Beliefs(alpha, beta, kin_mean, strength)
+        kin_mean = self.prior.means(state, mean, kept / (kept + strength))
+        lost = (1 - keep) * strength
+        alpha = kept * mean + lost * kin_mean[state.tasks.kin_N]
+        return Beliefs(alpha, kept + lost - alpha, kin_mean, strength)
+
+    def _moved_means(self, state: State, seen: Bools, weight: Floats, version: int) -> Floats:
+        """Where each visited task's mean has drifted to; 0.5 (with no say) where there is none. [N]"""
+        mean = np.full(len(weight), 0.5)
+        rows = np.flatnonzero(seen & (state.columns.last_version < version))
+        mean[seen] = state.columns.passes[seen] / weight[seen]
+        mean[rows] = special.expit(special.logit(mean[rows]) + self.drift.moves(state, rows, version))
+        return mean
 
     def advance(self, state: State, rows: Ints, version: int) -> tuple[Floats, Floats]:
         """See Fading."""
@@ -189,12 +194,3 @@ class DriftingBeta:
     def late_weight(self, lateness: Ints) -> Floats:
         """See Fading."""
         return np.asarray(self.discount**lateness, dtype=np.float64)
-
-    def learn(self, before: State, after: State, rows: Ints, version: int) -> State:
-        """Let the drift learn from those of `rows` that were visited before and now again at `version`."""
-        again = (before.columns.visits[rows] > 0) & (before.columns.last_version[rows] < version)
-        rows = rows[again & (after.columns.last_version[rows] == version)]
-        if len(rows) == 0:
-            return after
-        alpha, beta = self.advance(before, rows, version)
-        return self.drift.learn(before, after, rows, alpha, beta, version)

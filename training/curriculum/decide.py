@@ -13,8 +13,18 @@ from training.curriculum.ledger import Floats, Ints, State
 from training.curriculum.signal import AdvantageMode, interval_90, predictive_mass
 
 
-def check_request(n: int, policy_version: int, state: State) -> None:
-    """Raise CurriculumError on a request no strategy can serve."""
+def check_owner(strategy: str, state: State) -> None:
+    """Raise CurriculumError on a state another strategy made: its counts mean something else."""
+    need(
+        state.strategy == strategy,
+        f"this state was made by strategy {state.strategy!r}, not {strategy!r}; go on with {state.strategy!r}, or "
+        "start anew and fold the saved evidence",
+    )
+
+
+def check_request(strategy: str, state: State, n: int, policy_version: int) -> None:
+    """Raise CurriculumError on a request the strategy cannot serve."""
+    check_owner(strategy, state)
     need(n >= 1, f"select was asked for {n} groups; want at least 1")
     need(
         policy_version >= state.version,

@@ -23,7 +23,7 @@ class DynamicSampling(Baseline):
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """`n` tasks at random among those this policy version has not visited; fewer when they run out."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         free = unvisited_now(state, policy_version)
         first_round = len(free) == len(state.tasks.ids)
         rows = cycle(free, n if first_round else min(n, len(free)), generator(seed, policy_version, 0))

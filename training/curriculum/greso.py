@@ -17,7 +17,7 @@ import numpy as np
 from training.curriculum import ledger
 from training.curriculum.base import Evidence, Selection, need
 from training.curriculum.baseline import Baseline, unvisited_now
-from training.curriculum.decide import check_request, generator
+from training.curriculum.decide import check_owner, check_request, generator
 from training.curriculum.ledger import Floats, Ints, State
 
 
@@ -42,11 +42,11 @@ class Greso(Baseline):
 
     def fold(self, state: State, evidence: Sequence[Evidence]) -> State:
         """Add evidence, then steer p by the shares of easy and hard groups among it."""
-        after, rows = ledger.fold(state, evidence, self.aging)
-        rows = rows[after.columns.last_version[rows] == after.version]
-        if len(rows) == 0:
+        check_owner(self.name, state)
+        after, visits = ledger.fold(state, evidence, self.aging)
+        if not visits or visits[-1].version < after.version:
             return after
-        c = after.columns
+        c, rows = after.columns, visits[-1].rows
         easy = float((c.batch_passes[rows] == c.batch_size[rows]).mean())
         hard = float((c.batch_passes[rows] == 0).mean())
         p = {
@@ -67,7 +67,7 @@ class Greso(Baseline):
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """Walk the tasks in random order, skipping, until `n` are found; the walk repeats over what was skipped."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         free = unvisited_now(state, policy_version)
         chance = self.visit_probability(state)
         rows = self._walk(free, chance, min(n, len(free)), generator(seed, policy_version, 0))

@@ -18,6 +18,7 @@ from training.curriculum.base import CurriculumError, Evidence, need
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +53,11 @@ class TaskIndex:
 class Columns:
     """Per-task numbers, each of shape [N], all read-only.
 
-    `passes` and `fails` are pseudo-counts as of `last_version` (-1: never visited), faded as the strategy says. A visit is all evidence of
-    one policy version; `batch_passes` of `batch_size` is the newest one; `streak_before` counts the visits just
-    before it that were all-pass or all-fail. `rollouts`, `passed`, `tokens`, `probes` are plain totals.
-    `probe_passes` of `probe_size` is the newest probe alone, at `probe_version` (-1: never probed).
-    `retired` is the strategy's mark, last changed at version `changed_at`.
+    `passes` and `fails` are pseudo-counts as of `last_version` (-1: never visited), faded as the strategy says. A
+    visit is all evidence of one policy version; `batch_passes` of `batch_size` is the newest one; `streak_before`
+    counts the visits just before it that were all-pass or all-fail. `rollouts`, `passed`, `tokens`, `probes` are
+    plain totals. `probe_passes` of `probe_size` is the newest probe alone, at `probe_version` (-1: never probed).
+    `retired` is the strategy's mark (0 or 1), last changed at version `changed_at` (-1: never).
     """
 
     passes: Floats
@@ -117,10 +118,11 @@ class Ignored:
 class State:
     """Everything a strategy knows. Immutable; equal JSON means equal state.
 
-    `version` is the newest policy version folded (-1: none). `seen` holds the rollout ids folded, by version, as
+    `strategy` names who folds it. `version` is the newest policy version folded (-1: none). `seen` holds the rollout ids folded, by version, as
     far back as evidence may still arrive. `scalars` are a strategy's own numbers.
     """
 
+    strategy: str
     tasks: TaskIndex
     columns: Columns
     version: int = -1
@@ -197,28 +199,43 @@ def _sift(state: State, evidence: Sequence[Evidence], max_age: int) -> tuple[dic
     return fresh, Ignored(**counts)
 
 
-def fold(state: State, evidence: Sequence[Evidence], fading: Fading) -> tuple[State, Ints]:
-    """Add evidence; returns the next state and the rows [M] that it touched, sorted.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Visit:
+    """One policy version's evidence as it was folded: rows [M], the state before, and counts as they then stood."""
+
+    version: int
+    rows: Ints
+    before: State
+    passes: Floats
+    fails: Floats
+
+
+def fold(state: State, evidence: Sequence[Evidence], fading: Fading) -> tuple[State, tuple[Visit, ...]]:
+    """Add evidence; returns the next state and the visits it consisted of, by version.
 
     Evidence folded before (by rollout id), too old, or of no task here changes only `ignored`.
     """
     fresh, ignored = _sift(state, evidence, fading.max_age)
     after = dataclasses.replace(state, ignored=ignored)
+    visits = []
     for version in sorted(fresh):
-        after = _add_version(after, fresh[version], version, fading)
-    touched = {state.tasks.rows[e.task_id] for items in fresh.values() for e in items}
-    return after, np.array(sorted(touched), dtype=np.int64)
+        rows = np.unique(np.array([state.tasks.rows[e.task_id] for e in fresh[version]], dtype=np.int64))
+        passes, fails = fading.advance(after, rows, version)
+        visit = Visit(version=version, rows=rows, before=after, passes=passes, fails=fails)
+        after = _add(visit, fresh[version], fading)
+        visits.append(visit)
+    return after, tuple(visits)
 
 
-def _add_version(state: State, items: list[Evidence], version: int, fading: Fading) -> State:
-    rows_E = np.array([state.tasks.rows[e.task_id] for e in items], dtype=np.int64)
+def _add(visit: Visit, items: list[Evidence], fading: Fading) -> State:
+    state, rows, version = visit.before, visit.rows, visit.version
+    place_E = np.searchsorted(rows, [state.tasks.rows[e.task_id] for e in items])
     passed_E = np.array([e.passed for e in items])
     probe_E = np.array([e.kind == "probe" for e in items])
     tokens_E = np.array([e.tokens for e in items])
-    rows, inverse = np.unique(rows_E, return_inverse=True)
 
     def count(weights_E: npt.NDArray[Any]) -> Ints:
-        return np.bincount(inverse, weights=weights_E, minlength=len(rows)).astype(np.int64)
+        return np.bincount(place_E, weights=weights_E, minlength=len(rows)).astype(np.int64)
 
     size, passes = count(np.ones(len(items))), count(passed_E)
     c = state.columns.copies()
@@ -231,11 +248,9 @@ def _add_version(state: State, items: list[Evidence], version: int, fading: Fadi
         c[name][rows] += added
     _add_visit(c, rows, passes, size, version)
     _add_probe(c, rows, count(passed_E & probe_E), count(probe_E), version)
-    late = version < state.columns.last_version[rows]
-    before = fading.advance(state, rows, version)
-    weight = fading.late_weight(np.where(late, state.columns.last_version[rows] - version, 0))
-    for name, old, added in (("passes", before[0], passes), ("fails", before[1], size - passes)):
-        c[name][rows] = old + added * weight
+    weight = fading.late_weight(np.maximum(state.columns.last_version[rows] - version, 0))
+    c["passes"][rows] = visit.passes + passes * weight
+    c["fails"][rows] = visit.fails + (size - passes) * weight
     seen = dict(state.seen)
     seen[version] = seen.get(version, frozenset()) | {e.rollout_id for e in items}
     newest = max(state.version, version)

@@ -36,7 +36,7 @@ class Mopps(Baseline):
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """The `n` tasks whose drawn pass rate is nearest to the target."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         beliefs = self.beliefs(state, policy_version)
         drawn = generator(seed, policy_version, 0).beta(beliefs.alpha_N, beliefs.beta_N)
         rows = top_rows(np.asarray(1.0 - np.abs(drawn - self.target)), n)

@@ -23,7 +23,7 @@ class Oracle(Baseline):
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """The `n` best tasks, ties at random."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         rate = self.truth()
         need(rate.shape == state.columns.passes.shape, f"truth() gave shape {rate.shape}; want one rate a task")
         score = mass_per_rollout(rate, self.group_size, self.advantage)

@@ -36,9 +36,9 @@ def _index(pool: TaskPool) -> TaskIndex:
     )
 
 
-def start(pool: TaskPool) -> State:
-    """The state of a pool without evidence. Raises CurriculumError on an empty or held-out pool."""
-    return State(tasks=_index(pool), columns=Columns.empty(len(pool.tasks)))
+def start(pool: TaskPool, strategy: str) -> State:
+    """A strategy's state of a pool without evidence. Raises CurriculumError on an empty or held-out pool."""
+    return State(strategy=strategy, tasks=_index(pool), columns=Columns.empty(len(pool.tasks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

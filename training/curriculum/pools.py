@@ -40,7 +40,7 @@ class Pools(Baseline):
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """`n` tasks without replacement by weight (Gumbel keys, so that one draw gives them all)."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         code = self.pool_of(state)
         weight = np.array([self.hard_weight, self.normal_weight, self.easy_weight])[code]
         key = np.log(weight) + generator(seed, policy_version, 0).gumbel(size=len(weight))

@@ -18,8 +18,8 @@ from environments.types import TaskPool
 from training.curriculum import ledger, pool
 from training.curriculum.base import Evidence, Selection, need
 from training.curriculum.beliefs import Beliefs, Drift, DriftingBeta, KinPrior
-from training.curriculum.decide import Pick, check_request, decisions_of, generator, tally_of, top_rows
-from training.curriculum.ledger import Columns, Ints, State
+from training.curriculum.decide import Pick, check_owner, check_request, decisions_of, generator, tally_of, top_rows
+from training.curriculum.ledger import Bools, Columns, Floats, Ints, State
 from training.curriculum.signal import (
     AdvantageMode,
     interval_90,
@@ -58,6 +58,7 @@ class Posterior:
     probe_share: float = 0.05
     hard_share: float = 0.03
     exploration: float = 0.3
+    large_gain: float = 1.1
     prior: KinPrior = field(default_factory=KinPrior)
     drift: Drift = field(default_factory=Drift)
     name: str = "posterior"
@@ -87,7 +88,7 @@ class Posterior:
 
     def start(self, tasks: TaskPool) -> State:
         """The state before any evidence."""
-        return pool.start(tasks)
+        return pool.start(tasks, self.name)
 
     def beliefs(self, state: State, policy_version: int) -> Beliefs:
         """What is believed of every task at a policy version."""
@@ -95,27 +96,32 @@ class Posterior:
 
     def fold(self, state: State, evidence: Sequence[Evidence]) -> State:
         """Add evidence, then retire and re-admit among the tasks it touched."""
-        after, rows = ledger.fold(state, evidence, self.model)
-        if len(rows) == 0:
-            return after
-        after = self.model.learn(state, after, rows, after.version)
-        beliefs = self.beliefs(after, after.version)
-        solved = probability_at_least(beliefs.alpha_N[rows], beliefs.beta_N[rows], self.solved)
-        before = after.columns.retired[rows]
+        check_owner(self.name, state)
+        after, visits = ledger.fold(state, evidence, self.model)
+        for visit in visits:
+            after = self.drift.learn(after, visit)
+            after = self._mark(after, visit.rows)
+        return after
+
+    def _mark(self, state: State, rows: Ints) -> State:
+        """Retire and re-admit by what was believed right after the newest visit: only evidence changes a mark."""
+        c = state.columns
+        solved = probability_at_least(c.passes[rows], c.fails[rows], self.solved)
+        before = c.retired[rows]
         retired = np.where(before == 1, solved >= self.readmit_when, solved > self.retire_when).astype(np.int64)
-        columns = after.columns.copies()
+        columns = c.copies()
         columns["retired"][rows] = retired
-        columns["changed_at"][rows] = np.where(retired != before, after.version, columns["changed_at"][rows])
-        return dataclasses.replace(after, columns=Columns(**columns))
+        columns["changed_at"][rows] = np.where(retired != before, state.version, c.changed_at[rows])
+        return dataclasses.replace(state, columns=Columns(**columns))
 
     def probes(self, state: State, *, policy_version: int, seed: int) -> Selection:
         """Nothing: probes are part of `select`, train like any group, and are counted in its rollouts."""
-        check_request(1, policy_version, state)
+        check_request(self.name, state, 1, policy_version)
         return Selection(strategy=self.name, policy_version=policy_version, seed=seed, decisions=())
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """Work worth at most `n * group_size` rollouts: re-checks and probes, hard tasks, then the best draws."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         rng = generator(seed, policy_version, 0)
         beliefs = self.beliefs(state, policy_version)
         budget = n * self.group_size
@@ -149,11 +155,11 @@ class Posterior:
             self._look(int(r), "retired", f"retired, not looked at for {age[r]} versions (every {self.recheck_every})")
             for r in due
         ]
-        for r in _longest_unseen(state, np.flatnonzero(~retired), age, n - len(due), rng):
+        for r in _longest_unseen(state, ~retired, age, n - len(due), rng):
             seen = state.columns.last_version[r]
             why = "never seen" if seen < 0 else f"last seen at version {seen}"
             kin = state.tasks.kin_names[state.tasks.kin_N[r]]
-            picks.append(self._look(int(r), "probe", f"probe of kin {kin}: {why}"))
+            picks.append(self._look(r, "probe", f"probe of kin {kin}: {why}"))
         return picks
 
     def _look(self, row: int, word: str, why: str) -> Pick:
@@ -179,24 +185,29 @@ class Posterior:
     ) -> list[Pick]:
         """Rows by the signal at one Thompson draw of every pass rate, until the budget is spent."""
         drawn = rng.beta(beliefs.alpha_N, beliefs.beta_N)
-        score = self.exploration * mass_per_rollout(drawn, self.group_size, self.advantage)
-        score += (1 - self.exploration) * predictive_mass(
-            beliefs.alpha_N, beliefs.beta_N, self.group_size, self.advantage
-        )
-        score = score * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
+        score = self._score(beliefs, drawn, self.group_size)
+        larger = self._score(beliefs, drawn, self.large_group)
+        large = (state.columns.visits > 0) & (larger > self.large_gain * score)
+        score = np.where(large, larger, score) * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
         score[list(taken)] = -1.0
-        groups = budget // self.group_size
-        order = top_rows(score, groups)
+        size = np.where(large, self.large_group, self.group_size)
+        order = top_rows(score, budget // self.group_size)
+        order = order[np.cumsum(size[order]) <= budget]
         code = self.words(state, beliefs)
         return [
             Pick(
                 row=int(r),
-                group_size=self.group_size,
+                group_size=int(size[r]),
                 state=WORDS[code[r]],
-                why=f"signal {score[r]:.3f} at a draw of {drawn[r]:.2f}, among the best {groups} of {len(score)}",
+                why=f"signal {score[r]:.3f} at a draw of {drawn[r]:.2f}, among the best {len(order)} of {len(score)}",
             )
             for r in order
         ]
+
+    def _score(self, beliefs: Beliefs, drawn: Floats, size: int) -> Floats:
+        """Signal per rollout: `exploration` parts at the draw, the rest expected under the posterior. [N]"""
+        expected = predictive_mass(beliefs.alpha_N, beliefs.beta_N, size, self.advantage)
+        return self.exploration * mass_per_rollout(drawn, size, self.advantage) + (1 - self.exploration) * expected
 
     def explain(self, state: State, task_id: str, *, policy_version: int) -> tuple[str, ...]:
         """Posterior, evidence, mark, and where the task stands among the others."""
@@ -226,11 +237,13 @@ class Posterior:
         )
 
 
-def _longest_unseen(state: State, rows: Ints, age: Ints, n: int, rng: np.random.Generator) -> Ints:
-    """Up to `n` rows, one from each of `n` random kin, each the longest unseen of its kin; ties at random."""
-    if n <= 0 or len(rows) == 0:
-        return np.zeros(0, dtype=np.int64)
-    order = rng.permutation(rows)
-    order = order[np.argsort(-age[order], kind="stable")]
-    _, first = np.unique(state.tasks.kin_N[order], return_index=True)
-    return rng.permutation(order[first])[:n]
+def _longest_unseen(state: State, free_N: Bools, age: Ints, n: int, rng: np.random.Generator) -> list[int]:
+    """Up to `n` rows of `free_N`, one from each of `n` random kin: the longest unseen of its kin, ties at random."""
+    found: list[int] = []
+    for kin in rng.permutation(len(state.tasks.kin_names)):
+        if len(found) >= n:
+            break
+        rows = np.flatnonzero(free_N & (state.tasks.kin_N == kin))
+        if len(rows):
+            found.append(int(rng.choice(rows[age[rows] == age[rows].max()])))
+    return found

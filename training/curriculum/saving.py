@@ -19,6 +19,7 @@ def to_json(state: State) -> dict[str, Any]:
     kin = [state.tasks.kin_names[k] for k in state.tasks.kin_N]
     return {
         "schema_version": SCHEMA_VERSION,
+        "strategy": state.strategy,
         "version": state.version,
         "tasks": {"ids": list(state.tasks.ids), "digests": list(state.tasks.digests), "kin": kin},
         "columns": {f.name: getattr(state.columns, f.name).tolist() for f in dataclasses.fields(Columns)},
@@ -44,6 +45,7 @@ def from_json(data: Mapping[str, Any]) -> State:
     if wrong:
         raise CurriculumError(f"columns {wrong} do not have one value a task ({len(template.passes)}); file damaged")
     return State(
+        strategy=data["strategy"],
         tasks=TaskIndex.of(data["tasks"]["ids"], data["tasks"]["digests"], data["tasks"]["kin"]),
         columns=Columns(**columns),
         version=data["version"],

@@ -45,7 +45,7 @@ class SeventyFive(Baseline):
 
     def probes(self, state: State, *, policy_version: int, seed: int) -> Selection:
         """The whole pool when the last probe is `every` versions old, and tasks never probed; else nothing."""
-        check_request(1, policy_version, state)
+        check_request(self.name, state, 1, policy_version)
         c = state.columns
         due = (c.probe_version < 0) | (policy_version - c.probe_version >= self.every)
         why = f"every task is probed every {self.every} policy version(s)"
@@ -57,7 +57,7 @@ class SeventyFive(Baseline):
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """`n` groups from the band at random; from the hard, then the retired, tasks if the band is empty."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         code = self.gate(state)
         word = next(w for w in (2, 1, 0, 3) if (code == w).any())
         notes = () if word == 2 else (f"no task is in the band; drawing from the {WORDS[word]} ones",)

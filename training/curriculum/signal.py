@@ -24,7 +24,18 @@ AdvantageMode = Literal["std", "mean"]
 
 def mixed_probability(p: Floats, group_size: int) -> Floats:
     """P(not all equal) of `group_size` rollouts at pass rate p[...]."""
-    return np.asarray(1.0 - p**group_size - (1.0 - p) ** group_size, dtype=np.float64)
+    return 1.0 - _power(p, group_size) - _power(1.0 - p, group_size)
+
+
+def _power(x: Floats, exponent: int) -> Floats:
+    """x[...] ** exponent by repeated squaring, several times faster than `pow` on large arrays."""
+    out = np.ones_like(x)
+    while exponent:
+        if exponent & 1:
+            out = out * x
+        x = x * x
+        exponent >>= 1
+    return out
 
 
 def mass_per_rollout(p: Floats, group_size: int, mode: AdvantageMode) -> Floats:

@@ -20,7 +20,7 @@ class Uniform(Baseline):
 
     def select(self, state: State, n: int, *, policy_version: int, seed: int) -> Selection:
         """`n` tasks at random."""
-        check_request(n, policy_version, state)
+        check_request(self.name, state, n, policy_version)
         rows = cycle(np.arange(len(state.tasks.ids)), n, generator(seed, policy_version, 0))
         picks = [self.pick(r, "any", "drawn at random") for r in rows]
         return self.selection(state, picks, policy_version, seed)
