@@ -80,7 +80,7 @@ run.metrics({{"loss": 1.0}}, step=1, at_s=200.0)
 print(run.mlflow_run_id)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [first.mlflow_run_id]
@@ -300,13 +300,13 @@ batch = tokenizer("ls cat", return_tensors="pt", return_token_type_ids=False)
 ids = model.generate(**batch, max_new_tokens=5, min_new_tokens=5, do_sample=False)
 print(ids.tolist()[0])
 """
-    subprocess.run([sys.executable, "-c", make], check=True, timeout=200)
+    subprocess.run([sys.executable, "-c", make], check=True, timeout=280)
     digest = digest_folder(tmp_path / "made")
     version = registry.register(_start(tracking), tmp_path / "made", sha256=digest)
     registry.promote(version, reason="only one", at_s=1.0)
     folder = registry.download(registry.aliases()["champion"], tmp_path / "back")
     done = subprocess.run(
-        [sys.executable, "-c", use, str(folder)], capture_output=True, text=True, timeout=200, check=True
+        [sys.executable, "-c", use, str(folder)], capture_output=True, text=True, timeout=280, check=True
     )
     assert done.stdout.startswith("[3, 4, ")
     assert done.stdout.count(",") == 6
