@@ -6,7 +6,6 @@ import asyncio
 import os
 import select
 import signal
-import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -17,6 +16,7 @@ from environments.sandboxes.base import BoxFault, CommandResult, SandboxError, S
 from environments.sandboxes.box_files import BoxFiles
 from environments.sandboxes.control_groups import ControlGroup
 from environments.sandboxes.inside.wire import pack, unpack
+from environments.sandboxes.launch import Launched
 from environments.sandboxes.relay import Relay
 from environments.sandboxes.tree_state import changes, export_tree, import_tree
 
@@ -32,15 +32,14 @@ class BubblewrapBox:
     def __init__(
         self,
         spec: SandboxSpec,
-        control: socket.socket,
-        process: subprocess.Popen[bytes],
+        launched: Launched,
         files: BoxFiles,
         group: ControlGroup | None,
         relays: tuple[Relay, ...],
     ) -> None:
         self._spec = spec
-        self._control = control
-        self._process = process
+        self._launched = launched
+        self._control = launched.control
         self._files = files
         self._workdir = files.below(spec.workdir)
         self._group = group
@@ -74,7 +73,9 @@ class BubblewrapBox:
         """The answer of a box whose process 1 fell to the memory limit too. Raises SandboxError otherwise."""
         if self._group and self._group.had_oom_kill():
             return [b"137", b"", b"", b"out_of_memory", b"[the box ran out of memory and has ended]\n"]
-        raise SandboxError(f"box {self._spec.label!r} is gone: its process 1 was ended from outside the box") from error
+        raise SandboxError(
+            f"box {self._spec.label!r} is gone: its process 1 was ended from outside. {self._launched.complaints()}"
+        ) from error
 
     async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Write a file (parents made; a link there is replaced). Raises OSError when the tree or disk forbids it."""
@@ -111,7 +112,8 @@ class BubblewrapBox:
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
-        end_process(self._process)
+        end_process(self._launched.process)
+        os.close(self._launched.complaints_fd)
         self._workdir.close()
         self._files.close()
         if self._group:

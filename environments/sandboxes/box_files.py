@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
@@ -48,43 +49,67 @@ def _openat2(root_fd: int, path: str, flags: int, resolve: int) -> int:
 class BoxFiles:
     """Reads and writes below one directory descriptor of a box; owns the descriptor.
 
-    `owner` is (uid, gid) for what is written, None where the host user is already the box's user.
+    `owner` is (uid, gid) for what is written, None where the host user is already the box's user. Safe to close
+    while another thread works with it: that one then gets SandboxError, never a stranger's descriptor.
     """
 
-    def __init__(self, root_fd: int, owner: tuple[int, int] | None) -> None:
-        self._root_fd = root_fd
+    def __init__(self, root_fd: int, owner: tuple[int, int] | None, *, proc_device: int | None = None) -> None:
+        self._root_fd: int | None = root_fd
         self._owner = owner
+        self._lock = threading.Lock()
+        self._proc_device = self._device("/proc") if proc_device is None else proc_device
 
     def below(self, path: str) -> BoxFiles:
         """The same for a folder of this one. Raises OSError."""
-        return BoxFiles(
-            _openat2(self._root_fd, path, os.O_PATH | os.O_DIRECTORY, _IN_ROOT | _NO_MAGICLINKS), self._owner
-        )
+        fd = self._open(path, os.O_PATH | os.O_DIRECTORY, _IN_ROOT | _NO_MAGICLINKS)
+        return BoxFiles(fd, self._owner, proc_device=self._proc_device)
 
     def close(self) -> None:
-        """Let go of the tree."""
-        os.close(self._root_fd)
+        """Let go of the tree. Idempotent."""
+        with self._lock:
+            if self._root_fd is not None:
+                os.close(self._root_fd)
+            self._root_fd = None
+
+    def _device(self, path: str) -> int:
+        with self.opened(path, os.O_PATH) as fd:
+            return os.fstat(fd).st_dev
+
+    def _open(self, path: str, flags: int, resolve: int) -> int:
+        with self._lock:
+            if self._root_fd is None:
+                raise SandboxError("the box has been stopped; its files are gone")
+            return _openat2(self._root_fd, path or ".", flags, resolve)
 
     @contextmanager
     def opened(self, path: str, flags: int, *, follow: bool = True) -> Iterator[int]:
         """A descriptor of an existing path; with `follow` false no part of it may be a link. Raises OSError."""
-        resolve = _IN_ROOT | _NO_MAGICLINKS | (0 if follow else _NO_SYMLINKS)
-        fd = _openat2(self._root_fd, path or ".", flags, resolve)
+        fd = self._open(path, flags, _IN_ROOT | _NO_MAGICLINKS | (0 if follow else _NO_SYMLINKS))
         try:
             yield fd
         finally:
             os.close(fd)
 
-    def read(self, path: str, *, max_bytes: int, follow: bool = True) -> bytes:
-        """A regular file's content. Raises OSError, also for what is no regular file or larger than `max_bytes`."""
-        with self.opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=follow) as fd:
+    @contextmanager
+    def opened_file(self, path: str, *, follow: bool = True) -> Iterator[IO[bytes]]:
+        """A regular file to read from. Raises OSError for anything else, which is never opened for real.
+
+        Files of /proc count as anything else: read by a host user who is root they would tell of the host.
+        """
+        with self.opened(path, os.O_PATH, follow=follow) as fd:
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(status.st_mode) or status.st_dev == self._proc_device:
                 raise OSError(errno.EINVAL, f"not a regular file ({stat.filemode(status.st_mode)})", path)
-            if status.st_size > max_bytes:
-                raise OSError(errno.EFBIG, f"{status.st_size} bytes, more than {max_bytes}", path)
-            with os.fdopen(os.dup(fd), "rb") as stream:
-                return stream.read(max_bytes)
+            with open(f"/proc/self/fd/{fd}", "rb", buffering=0) as stream:
+                yield stream
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        """A regular file's content. Raises OSError, also for what is no regular file or larger than `max_bytes`."""
+        with self.opened_file(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > max_bytes:
+                raise OSError(errno.EFBIG, f"{size} bytes, more than {max_bytes}", path)
+            return read_up_to(stream, max_bytes)
 
     def make_folders(self, path: str, *, follow: bool = True) -> None:
         """Make a folder and its parents, those that are missing. Raises OSError."""
@@ -138,6 +163,15 @@ class BoxFiles:
     def _own(self, parent_fd: int, name: str) -> None:
         if self._owner:
             os.chown(name, *self._owner, dir_fd=parent_fd, follow_symlinks=False)
+
+
+def read_up_to(stream: IO[bytes], max_bytes: int) -> bytes:
+    """At most `max_bytes` of an unbuffered file, however it grows meanwhile."""
+    parts, left = [], max_bytes
+    while left > 0 and (part := stream.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def _write_with_holes(stream: IO[bytes], data: bytes) -> None:

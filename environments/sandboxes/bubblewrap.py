@@ -66,11 +66,10 @@ class BubblewrapProvider:
         except BaseException:
             launched.control.close()
             await asyncio.to_thread(end_process, launched.process)
+            os.close(launched.complaints_fd)
             if group:
                 group.remove()
             raise
-        finally:
-            os.close(launched.complaints_fd)
 
     async def sweep(self) -> int:
         """Kill and remove boxes whose owner process is dead."""
@@ -105,7 +104,7 @@ class BubblewrapProvider:
                     listener = socket.socket(fileno=await _take_descriptor(launched))
                     relays.append(await Relay.start(listener, exposed.host_socket))
                 await _expect_ready(launched)
-            return BubblewrapBox(spec, launched.control, launched.process, files, group, tuple(relays))
+            return BubblewrapBox(spec, launched, files, group, tuple(relays))
         except (OSError, TimeoutError) as error:
             for relay in relays:
                 await relay.close()

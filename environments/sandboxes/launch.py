@@ -182,5 +182,5 @@ def _writable(spec: SandboxSpec) -> list[str]:
     words = ["--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm",
              "--remount-ro", "/dev"]  # fmt: skip
     for folder in writable_folders(spec):
-        words += ["--size", size, "--perms", "0755", "--tmpfs", folder]
+        words += ["--size", size, "--perms", "1777" if folder == "/tmp" else "0755", "--tmpfs", folder]
     return words

@@ -10,28 +10,22 @@ import tarfile
 from contextlib import suppress
 
 from environments.sandboxes.base import StateChange
-from environments.sandboxes.box_files import BoxFiles
+from environments.sandboxes.box_files import BoxFiles, read_up_to
 from infra.digests import digest_bytes
 
 MAX_ENTRIES = 65_536
 MAX_PATH_BYTES = 3_500
 OWNER_BITS = 0o700
 BLOCK_BYTES = 512  # the unit of st_blocks
-_GONE = (
-    errno.ENOENT,
-    errno.ELOOP,
-    errno.ENOTDIR,
-    errno.EFBIG,
-    errno.EINVAL,
-)  # changed under our feet by what still runs in the box
+_GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL)  # changed meanwhile by what still runs in the box
 
 
 def export_tree(files: BoxFiles, *, max_hole_bytes: int) -> bytes:
     """The tree as a GNU tar: sorted, times 0, no owners; modes, links and hard links kept.
 
     Left out, for a tar cannot mean them elsewhere or would grow past what a box can hold: devices, sockets and
-    pipes; files with holes once their sizes sum to more than `max_hole_bytes`; paths longer than MAX_PATH_BYTES;
-    entries past MAX_ENTRIES.
+    pipes; what is mounted there; files with holes once their sizes sum to more than `max_hole_bytes`; paths longer
+    than MAX_PATH_BYTES; entries past MAX_ENTRIES.
     """
     exporter = _Exporter(files, max_hole_bytes)
     try:
@@ -50,6 +44,8 @@ class _Exporter:
         self._first_name: dict[int, str] = {}
         self._opened_up: list[tuple[str, int]] = []
         self._count = 0
+        with files.opened("", os.O_PATH) as fd:
+            self._device = os.fstat(fd).st_dev
 
     def finish(self) -> bytes:
         self._tar.close()
@@ -100,6 +96,8 @@ class _Exporter:
         with self._files.opened(parent, os.O_PATH | os.O_DIRECTORY, follow=False) as parent_fd:
             status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
             target = os.readlink(name, dir_fd=parent_fd) if stat.S_ISLNK(status.st_mode) else ""
+        if status.st_dev != self._device:
+            return False
         member = tarfile.TarInfo(path)
         member.mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
@@ -122,12 +120,11 @@ class _Exporter:
             self._write(member, b"")
             return False
         self._open_up(member.name, member.mode)
-        with self._files.opened(member.name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=False) as fd:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or not self._holes_fit(status):
+        with self._files.opened_file(member.name, follow=False) as stream:
+            status = os.fstat(stream.fileno())
+            if not self._holes_fit(status):
                 return False
-            with os.fdopen(os.dup(fd), "rb") as stream:
-                self._write(member, stream.read(status.st_size))
+            self._write(member, read_up_to(stream, status.st_size))
         if status.st_nlink > 1:
             self._first_name[status.st_ino] = member.name
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import tarfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.sandboxes.base import Sandbox, SandboxSpec, StateChange
+from environments.sandboxes.base import BoxLimits, ReadonlyMount, Sandbox, SandboxError, SandboxSpec, StateChange
 from environments.sandboxes.bubblewrap import BubblewrapProvider
 
 BUILD = """
@@ -133,7 +134,7 @@ async def test_pipes_sockets_giants_of_holes_and_endless_depth_do_not_hurt_an_ex
 async def test_an_export_of_a_full_disk_with_holes_fits_a_fresh_box(box: Sandbox, provider: BubblewrapProvider) -> None:
     await box.run("truncate -s 7M holes; head -c 8000000 /dev/urandom > data")
     state = await box.export_state()
-    fresh = await provider.start(SandboxSpec(label="fresh", limits=box._spec.limits))  # type: ignore[attr-defined]
+    fresh = await provider.start(SandboxSpec(label="fresh", limits=BoxLimits(disk_mb=8)))
     await fresh.import_state(state)
     assert await fresh.export_state() == state
     await fresh.stop()
@@ -185,3 +186,33 @@ async def test_a_device_in_a_tar_is_refused(box: Sandbox) -> None:
         tar.addfile(device)
     with pytest.raises(ValueError, match="no file, folder or link"):
         await box.import_state(buffer.getvalue())
+
+
+async def test_files_of_proc_are_never_read_by_the_host(box: Sandbox) -> None:
+    await box.run("ln -s /proc/kmsg answer; ln -s /proc/self/environ env")
+    for path in ("answer", "env", "/proc/version", "/proc/1/environ"):
+        with pytest.raises(FileNotFoundError):
+            await box.get(path)
+
+
+async def test_what_is_mounted_in_the_workdir_is_no_state(provider: BubblewrapProvider, tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("x")
+    tmp_path.chmod(0o755)
+    spec = SandboxSpec(label="mount", mounts=(ReadonlyMount(host=tmp_path, box="/srv/tools"),))
+    box = await provider.start(spec)
+    assert (await box.run("echo y > own; ls tools")).output == "tool\n"
+    assert names(await box.export_state()) == ["own"]
+    await box.stop()
+
+
+async def test_files_of_a_stopped_box_are_refused_even_in_the_middle_of_an_export(provider: BubblewrapProvider) -> None:
+    box = await provider.start(SandboxSpec(label="stopped"))
+    await box.run("for i in $(seq 2000); do echo $i > $i; done")
+    export = asyncio.create_task(box.export_state())
+    await asyncio.sleep(0.05)
+    await box.stop()
+    with pytest.raises(SandboxError, match="has been stopped"):
+        await export
+    for act in (box.get("1"), box.put("1", b""), box.export_state(), box.run("true")):
+        with pytest.raises(SandboxError, match="has been stopped"):
+            await act

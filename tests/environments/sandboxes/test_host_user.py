@@ -59,7 +59,7 @@ kill|0|None|shot
 alive|0|None|alive
 memory|137|out_of_memory|
 bomb|137|process_limit|*
-timeout|None|None|
+timeout|None|None|*
 none left|1|None|0
 locked|0|None|0
 equal|True|True|True

