@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy import stats
 
 from training.curriculum.base import Evidence, Selection, Strategy
 from training.curriculum.ledger import State
@@ -22,6 +23,7 @@ class Log:
 
     `rollouts` is cumulative. `useful` counts groups with gradient that were trained on, of `trained`.
     `expected` is the believed probability that a group is mixed, `mixed` whether it was, probes included.
+    `spearman` is the rank correlation of believed and true pass rates over the pool, every 10 steps.
     """
 
     rollouts: list[int] = field(default_factory=list)
@@ -31,6 +33,7 @@ class Log:
     probes: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     mixed: list[bool] = field(default_factory=list)
+    spearman: list[float] = field(default_factory=list)
     final_rate: Floats = field(default_factory=lambda: np.zeros(0))
     best_rate: Floats = field(default_factory=lambda: np.zeros(0))
 
@@ -102,7 +105,7 @@ def play(
             mass[row] += float(group_mass(np.array(passes), np.array(size), world.mode))
         table.world = learn(table.world, mass, table.rng)
         holder[0] = table.world
-        _record(table, groups)
+        _record(table, groups, version)
         version += 1
     table.log.final_rate = table.world.rate_N
     return table.log
@@ -123,11 +126,13 @@ def _step(table: _Table, n: int, version: int, seed: int) -> list[tuple[int, int
     return [g for g in groups if g[3]]
 
 
-def _record(table: _Table, groups: list[tuple[int, int, int, bool]]) -> None:
+def _record(table: _Table, groups: list[tuple[int, int, int, bool]], version: int) -> None:
     log = table.log
-    useful = sum(0 < k < g for _, g, k, _ in groups)
     log.rollouts.append(table.spent)
     log.held_out.append(table.world.held_out)
     log.trained.append(len(groups))
-    log.useful.append(useful)
+    log.useful.append(sum(0 < k < g for _, g, k, _ in groups))
     log.best_rate = np.maximum(log.best_rate, table.world.rate_N)
+    if version % 10 == 9:
+        believed = table.strategy.beliefs(table.state, version + 1).mean_N
+        log.spearman.append(float(stats.spearmanr(believed, table.world.rate_N).statistic))

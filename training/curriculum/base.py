@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from environments.types import Group, Judged, TaskPool, Trajectory, Verdict
 
 if TYPE_CHECKING:
+    from training.curriculum.beliefs import Beliefs
     from training.curriculum.ledger import State
 
 SCHEMA_VERSION = 1
@@ -174,6 +175,10 @@ class Strategy(Protocol):
 
     def fold(self, state: State, evidence: Sequence[Evidence]) -> State:
         """The next state. Evidence seen before, too old, or of tasks not in the pool changes only counters."""
+        ...
+
+    def beliefs(self, state: State, policy_version: int) -> Beliefs:
+        """The Beta posterior of every task's pass rate at a policy version."""
         ...
 
     def explain(self, state: State, task_id: str, *, policy_version: int) -> tuple[str, ...]:

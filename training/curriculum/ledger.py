@@ -118,8 +118,9 @@ class Ignored:
 class State:
     """Everything a strategy knows. Immutable; equal JSON means equal state.
 
-    `strategy` names who folds it. `version` is the newest policy version folded (-1: none). `seen` holds the rollout ids folded, by version, as
-    far back as evidence may still arrive. `scalars` are a strategy's own numbers.
+    `strategy` names who folds it. `version` is the newest policy version folded (-1: none). `seen` holds the
+    rollout ids folded, by version, as far back as evidence may still arrive. `scalars` are a strategy's own
+    numbers.
     """
 
     strategy: str
