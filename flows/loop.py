@@ -130,7 +130,7 @@ def _measure(
             desk, rollouts, pool, gates=config.gates, concurrency=config.rollouts.concurrency, iteration=number
         )
     )
-    quality = run(check_quality(desk, rollouts, judged, iteration=number))
+    quality = run(check_quality(desk, rollouts, judged, newest_version=version, iteration=number))
     verdicts = tuple(read_judged(desk, judged))
     desk.progress.show(pass_rate=sum(v.passed for v in verdicts) / max(1, len(verdicts)))
     return Measured(

@@ -1,13 +1,13 @@
 """The warm start: from nothing to a policy that can do the task, noisily, by imitating demonstrations.
 
-Three stages, each found again by its content key: an untrained policy with a tokenizer of the suite's own text; the
-demonstrations, through the one path; supervised training on their chains.
+Four stages, each found again by its content key: an untrained policy with a tokenizer of the suite's own text; the
+demonstrations, through the one path; learning to copy; supervised training on the demonstrations' chains.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from training.policy import PolicyShape, build_policy
 
 SEED_POLICY = Stage(name="seed_policy", version=1, kind="policy")
 DEMONSTRATE = Stage(name="demonstrate", version=1, kind="rollouts")
+COPY = Stage(name="learn_to_copy", version=1, kind="policy")
 IMITATE = Stage(name="imitate", version=1, kind="policy")
 
 
@@ -45,8 +46,10 @@ class WarmStartConfig:
     shape: PolicyShape = field(default_factory=PolicyShape)
     demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
     text_tasks: int = 300
-    passes: int = 6
-    batch_size: int = 64
+    copy_steps: int = 3000
+    copy_learning_rate: float = 3e-3
+    passes: int = 4
+    batch_size: int = 32
     learning_rate: float = 2e-3
     concurrency: int = 32
 
@@ -55,7 +58,8 @@ def make_warm_start(desk: Desk, run: Runner, pool: TaskPool, config: WarmStartCo
     """The manifest of the trained policy folder."""
     seed_policy = run(_seed_policy(desk, pool, config))
     demonstrations = run(_demonstrate(desk, seed_policy, pool, config))
-    return run(_imitate(desk, seed_policy, demonstrations, config))
+    copying = run(_learn_to_copy(desk, seed_policy, config))
+    return run(_imitate(desk, copying, demonstrations, config))
 
 
 def _seed_policy(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Work:
@@ -112,29 +116,46 @@ async def _groups(
         await engine.aclose()
 
 
+def _learn_to_copy(desk: Desk, policy: Manifest, config: WarmStartConfig) -> Work:
+    from training.warm_start import learn_to_copy
+
+    def make(out: Path, scratch: Path) -> int:
+        return learn_to_copy(
+            desk.store.path(policy),
+            out,
+            steps=config.copy_steps,
+            learning_rate=config.copy_learning_rate,
+            seed=desk.seed,
+            on_step=_shown(desk, "learn to copy"),
+        )
+
+    return Work(stage=COPY, parents=(policy,), section=[config.copy_steps, config.copy_learning_rate], make=make)
+
+
 def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, config: WarmStartConfig) -> Work:
     from training.warm_start import imitate
 
-    section = [config.passes, config.batch_size, config.learning_rate]
-
     def make(out: Path, scratch: Path) -> int:
-        trajectories = [m for g in read_groups(desk, demonstrations) for m in g.members]
-
-        def on_step(step: int, total: int, loss: float) -> None:
-            if step == 0:
-                desk.progress.begin("imitate", iteration=None, total=total)
-            desk.progress.advance()
-            desk.progress.show(loss=loss)
-
         return imitate(
             desk.store.path(policy),
-            trajectories,
+            [m for g in read_groups(desk, demonstrations) for m in g.members],
             out,
             passes=config.passes,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             seed=desk.seed,
-            on_step=on_step,
+            on_step=_shown(desk, "imitate"),
         )
 
+    section = [config.passes, config.batch_size, config.learning_rate]
     return Work(stage=IMITATE, parents=(policy, demonstrations), section=section, make=make)
+
+
+def _shown(desk: Desk, label: str) -> Callable[[int, int, float], None]:
+    def on_step(step: int, total: int, loss: float) -> None:
+        if step == 0:
+            desk.progress.begin(label, iteration=None, total=total)
+        desk.progress.advance()
+        desk.progress.show(loss=loss)
+
+    return on_step

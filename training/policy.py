@@ -24,14 +24,14 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyShape:
-    """The size of a Llama: the default has about 2 M parameters with a vocabulary of 1,024."""
+    """The size of a Llama: the default has about 1.2 M parameters with a vocabulary of up to 1,024."""
 
     vocab_size: int = 1024
-    hidden_size: int = 192
-    intermediate_size: int = 512
-    num_layers: int = 4
-    num_heads: int = 6
-    num_kv_heads: int = 6
+    hidden_size: int = 128
+    intermediate_size: int = 384
+    num_layers: int = 5
+    num_heads: int = 4
+    num_kv_heads: int = 4
     max_positions: int = 4096
     initializer_range: float = 0.05
 
