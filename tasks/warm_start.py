@@ -1,7 +1,7 @@
 """The warm start: from nothing to a policy that can do the task, noisily, by imitating demonstrations.
 
-Four stages, each found again by its content key: an untrained policy with a tokenizer of the suite's own text; the
-demonstrations, through the one path; learning to copy; supervised training on the demonstrations' chains.
+Three stages, each found again by its content key: an untrained policy with a tokenizer of the suite's own text; the
+demonstrations, through the one path; supervised training on their chains.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from training.policy import PolicyShape, build_policy
 
 SEED_POLICY = Stage(name="seed_policy", version=1, kind="policy")
 DEMONSTRATE = Stage(name="demonstrate", version=1, kind="rollouts")
-COPY = Stage(name="learn_to_copy", version=1, kind="policy")
 IMITATE = Stage(name="imitate", version=1, kind="policy")
 
 
@@ -40,16 +39,15 @@ IMITATE = Stage(name="imitate", version=1, kind="policy")
 class WarmStartConfig:
     """A warm start. `text_tasks` teach the tokenizer, all tasks of the pool are demonstrated once.
 
-    `passes` over all demonstrations in batches of `batch_size`; the rate falls to 0 by a cosine.
+    `passes` over all demonstrations in batches of `batch_size`; the rate falls to 0 by a cosine. Many small batches
+    teach a small model to copy names and numbers from what it reads; few large ones do not.
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
     demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
     text_tasks: int = 300
-    copy_steps: int = 3000
-    copy_learning_rate: float = 3e-3
-    passes: int = 4
-    batch_size: int = 32
+    passes: int = 8
+    batch_size: int = 8
     learning_rate: float = 2e-3
     concurrency: int = 32
 
@@ -58,8 +56,7 @@ def make_warm_start(desk: Desk, run: Runner, pool: TaskPool, config: WarmStartCo
     """The manifest of the trained policy folder."""
     seed_policy = run(_seed_policy(desk, pool, config))
     demonstrations = run(_demonstrate(desk, seed_policy, pool, config))
-    copying = run(_learn_to_copy(desk, seed_policy, config))
-    return run(_imitate(desk, copying, demonstrations, config))
+    return run(_imitate(desk, seed_policy, demonstrations, config))
 
 
 def _seed_policy(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Work:
@@ -114,22 +111,6 @@ async def _groups(
     finally:
         await recorder.aclose()
         await engine.aclose()
-
-
-def _learn_to_copy(desk: Desk, policy: Manifest, config: WarmStartConfig) -> Work:
-    from training.warm_start import learn_to_copy
-
-    def make(out: Path, scratch: Path) -> int:
-        return learn_to_copy(
-            desk.store.path(policy),
-            out,
-            steps=config.copy_steps,
-            learning_rate=config.copy_learning_rate,
-            seed=desk.seed,
-            on_step=_shown(desk, "learn to copy"),
-        )
-
-    return Work(stage=COPY, parents=(policy,), section=[config.copy_steps, config.copy_learning_rate], make=make)
 
 
 def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, config: WarmStartConfig) -> Work:

@@ -13,7 +13,7 @@ from flows.cli.options import Common, Settings
 def warm_start(
     out: Path,
     *,
-    demonstrations: int = 2500,
+    demonstrations: int = 2000,
     passes: int = 8,
     settings: Settings = Settings(),  # noqa: B008 - frozen
     common: Common = Common(),  # noqa: B008 - frozen
