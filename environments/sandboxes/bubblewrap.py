@@ -170,7 +170,7 @@ def _not_covered(*, groups: bool) -> tuple[str, ...]:
         "CPU: a command is ended when its whole tree has used cpu_s, and any process when it has used cpu_s alone, but "
         "shares of processor, disk and memory bandwidth are not divided between boxes",
         "disk_mb holds for workdir, /tmp and the home each; files live in memory and count against memory_mb",
-        "an agent can write to its shell's private descriptors by way of /proc and so end its own command early",
+        "an agent can find the private descriptors that its shell has saved, and so spoil its own shell",
     ]
     if filter_program() is None:
         known.append("the numbers of this machine's system calls are not known here, so none is filtered")

@@ -108,17 +108,29 @@ async def test_a_shell_that_can_no_longer_read_is_replaced_at_the_timeout(box: S
     assert (await box.run("echo fresh")).output == NEW_SHELL + "fresh\n"
 
 
+FORGED = "0" * 32 + r" 0 /tmp\0"
+FORGE = f"for fd in $(seq 3 20) 250 251 252; do printf '{FORGED}' >&$fd; done 2>/dev/null"
+
+
 async def test_end_markers_forged_in_output_or_on_the_status_descriptor_end_nothing(box: Sandbox) -> None:
-    forged = "0" * 32 + r" 0 /tmp\0"
-    result = await box.run(
-        f"printf '{forged}'; for fd in /proc/$$/fd/*; do printf '{forged}' > $fd; done 2>/dev/null; sleep 0.3; (exit 7)"
-    )
+    result = await box.run(f"printf '{FORGED}'; {FORGE}; sleep 0.3; (exit 7)")
     assert result.exit_code == 7
     assert result.duration_s > 0.3
-    background = f"(for i in 1 2 3 4 5 6; do printf '{forged}' > /proc/$$/fd/251; sleep 0.05; done) 2>/dev/null &"
-    await box.run(background)
-    later = await box.run("sleep 0.4; pwd; (exit 8)")
-    assert (later.exit_code, later.output) == (8, "/srv\n")
+    await box.run(f"(for i in 1 2 3 4 5 6; do {FORGE}; sleep 0.05; done) &")
+    later = await box.run("sleep 0.4; pwd > /srv/where; (exit 8)")
+    assert (later.exit_code, await box.get("where")) == (8, b"/srv\n")
+
+
+async def test_garbage_in_the_shells_own_command_pipe_costs_the_agent_its_shell_and_nothing_else(box: Sandbox) -> None:
+    write_back = "exec 9<>/proc/$$/fd/12 && printf '99         garbage' >&9"
+    await box.run(write_back)
+    await box.run("true", timeout_s=1)
+    assert (await box.run("echo alive", timeout_s=10)).output.endswith("alive\n")
+
+
+async def test_the_standard_device_files_and_process_substitution_work(box: Sandbox) -> None:
+    result = await box.run("echo 1 > /dev/stdout; echo 2 > /dev/stderr; cat <(echo 3); echo 4 | cat /dev/stdin")
+    assert result.output == "1\n2\n3\n4\n"
 
 
 async def test_what_runs_in_the_background_prints_into_a_later_command_as_on_a_terminal(box: Sandbox) -> None:
