@@ -71,13 +71,17 @@ class BatchAdvantages:
     incomplete: tuple[str, ...]
 
 
-def centred(rewards_G: Sequence[float], baseline: Baseline) -> FloatArray:
-    """`[G]` rewards less their baseline. Raises AdvantageError for fewer than 2 rewards."""
-    rewards = np.asarray(rewards_G, dtype=np.float64)
-    if len(rewards) < 2:
-        raise AdvantageError(f"a group of {len(rewards)} has nothing to compare with; want at least 2 members")
-    factor = len(rewards) / (len(rewards) - 1) if baseline == "leave_one_out" else 1.0
-    deviation: FloatArray = (rewards - rewards.mean()) * factor
+def centred(rewards: npt.ArrayLike, baseline: Baseline) -> FloatArray:
+    """Rewards less their group's baseline; `[..., G]`, the last axis is the group.
+
+    Raises AdvantageError for fewer than 2 members.
+    """
+    values = np.asarray(rewards, dtype=np.float64)
+    size = values.shape[-1]
+    if size < 2:
+        raise AdvantageError(f"a group of {size} has nothing to compare with; want at least 2 members")
+    factor = size / (size - 1) if baseline == "leave_one_out" else 1.0
+    deviation: FloatArray = (values - values.mean(-1, keepdims=True)) * factor
     return deviation
 
 
