@@ -23,7 +23,8 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from environments.gates.acts import ACTS, Act, Finding, act_of
+from environments.gates.acts import act_of
+from environments.gates.finding import ACTS, Act, Finding
 from environments.gates.paths import matches
 from environments.gates.shell.reader import Reader
 from environments.gates.shell.state import Call, Event, Note, ShellState, Touch, Unreadable

@@ -17,7 +17,8 @@ _QUOTED = re.compile(
     r"|(?<!\w)'[^'\n]*'(?!\w)|(?<!\w)‘[^’\n]*’|^\s*>.*$",
     re.DOTALL | re.MULTILINE,
 )
-_IDENTIFIER = re.compile(r"\w+://\S+|[^\s,;:!?。，；]*(?:[/\\_@=<>{}\[\]#$%^*+|~]|\d)[^\s,;:!?。，；]*|\w+(?:\.\w+)+")
+_TOKEN = re.compile(r"[^\s,;!?。，；！？]+")
+_IDENTIFIER = re.compile(r"[/\\_@=<>{}\[\]#$%^*+|~\d]|\w[.:]\w")
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|[。！？；\n]|…")
 _WORD = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*")
 _HIDDEN = frozenset("\u200b\u2060\ufeff\u00ad\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -104,8 +105,13 @@ def _weight(word: str) -> int:
     return -(-len(word) // 2) if script_of(word[0]) == "Han" else 1
 
 
+def _without_identifiers(token: re.Match[str]) -> str:
+    """Paths, addresses, names with digits or underscores: any script may stand in them."""
+    return " " if _IDENTIFIER.search(token.group()) else token.group()
+
+
 def _switch(sentence: str) -> str | None:
-    words = _WORD.findall(_IDENTIFIER.sub(" ", sentence))
+    words = _WORD.findall(_TOKEN.sub(_without_identifiers, sentence))
     foreign = [w for w in words if script_of(w[0]) not in ("", "LATIN") and not _symbol(w)]
     if not foreign:
         return None

@@ -1,4 +1,4 @@
-"""Whether a path that a command names may be one that is protected."""
+"""Whether a path or program that a command names may be one that is protected or forbidden."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ def matches(path: str, protected: str, *, below: bool) -> bool:
     if any(c in protected for c in "*?["):
         return fnmatch.fnmatchcase(path, protected)
     return False
+
+
+def named(program: str, names: frozenset[str]) -> bool:
+    """Whether a program's name is one of `names`, or a glob that matches one (`cur[l]`)."""
+    if program in names:
+        return True
+    return any(c in program for c in "*?[") and any(fnmatch.fnmatchcase(n, program) for n in names)

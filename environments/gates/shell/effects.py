@@ -43,7 +43,9 @@ def _into(words: list[str]) -> Iterator[tuple[str, TouchKind]]:
     if len(paths) < 2:
         return
     for source in paths[:-1]:
-        yield paths[-1].rstrip("/") + "/" + source.rstrip("/").rsplit("/", 1)[-1], "write"
+        name = source.rstrip("/").rsplit("/", 1)[-1]
+        if not any(c in name for c in "*?["):  # what a glob will match there is not known
+            yield paths[-1].rstrip("/") + "/" + name, "write"
         if words[0] == "mv":
             yield source, "remove"
         elif words[0] != "ln":

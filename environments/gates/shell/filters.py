@@ -7,7 +7,7 @@ import binascii
 import codecs
 from collections.abc import Callable
 
-from environments.gates.shell.state import DECODED, HOLE, ShellState
+from environments.gates.shell.state import DECODED, HOLE, MAX_TEXT, ShellState
 from environments.gates.shell.words import unescape
 
 _Filter = Callable[[ShellState, list[str], str], str]
@@ -47,6 +47,8 @@ def _printf(state: ShellState, words: list[str], stdin: str) -> str:
     if len(pieces) == 1:
         return out
     rounds = max(1, -(-len(values) // (len(pieces) - 1)))
+    if rounds * len(out) > MAX_TEXT:
+        return HOLE
     padded = values + [""] * (rounds * (len(pieces) - 1) - len(values))
     given = iter(padded)
     return "".join(
@@ -100,11 +102,12 @@ def _rev(state: ShellState, words: list[str], stdin: str) -> str:
 
 
 def _tr_set(text: str) -> str:
-    out, text = [], unescape(text)
+    out: list[str] = []
+    text = unescape(text)
     at = 0
     while at < len(text):
         if text[at + 1 : at + 2] == "-" and at + 2 < len(text) and ord(text[at + 2]) - ord(text[at]) < 256:
-            out += [chr(c) for c in range(ord(text[at]), ord(text[at + 2]) + 1)]
+            out += map(chr, range(ord(text[at]), ord(text[at + 2]) + 1))
             at += 3
         else:
             out.append(text[at])

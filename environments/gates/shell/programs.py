@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from environments.gates.shell.filters import FILTERS
 from environments.gates.shell.foreign import read_awk, read_script
 from environments.gates.shell.python_code import read_python
 from environments.gates.shell.reader import Reader
-from environments.gates.shell.state import HOLE, Note
+from environments.gates.shell.state import HOLE, MAX_TEXT, Note
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "rbash"})
 _Handler = Callable[[Reader, list[str], str], str]
@@ -145,15 +146,19 @@ def _xargs(reader: Reader, words: list[str], stdin: str) -> str:
     mark = next((w[2:] for w in words if w.startswith("-I") and len(w) > 2), mark)
     if mark is None:
         return reader.run_words([*inner, *given[:64]], "")
-    out = [reader.run_words([w.replace(mark, value) for w in inner], "") for value in given[:16]]
+    out = [reader.run_words([_filled(w, mark, value) for w in inner], "") for value in given[:16]]
     return "".join(out)
+
+
+def _filled(word: str, mark: str, value: str) -> str:
+    return word.replace(mark, value) if word.count(mark) * len(value) < MAX_TEXT else HOLE
 
 
 def _parallel(reader: Reader, words: list[str], stdin: str) -> str:
     inner = _rest(words, frozenset({"-j"}), 0)
     command, _, values = " ".join(inner).partition(":::")
     for value in (values.split() or stdin.split() or [HOLE])[:16]:
-        reader.read(command.replace("{}", value) if "{}" in command else f"{command} {value}")
+        reader.read(_filled(command, "{}", value) if "{}" in command else f"{command} {value}")
     return HOLE
 
 
@@ -169,7 +174,8 @@ def _find_targets(words: list[str]) -> list[str]:
 
 def _find(reader: Reader, words: list[str], stdin: str) -> str:
     targets = _find_targets(words)
-    if "-delete" in words:
+    only_folders = any(a == "-type" and b == "d" for a, b in pairwise(words))
+    if "-delete" in words and not only_folders:  # of folders, only empty ones go
         for target in targets:
             reader.touch(target, "remove")
     for at, word in enumerate(words):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from environments.gates.shell.foreign import read_script
-from environments.gates.shell.state import HOLE, Note
+from environments.gates.shell.state import HOLE, MAX_TEXT, Note
 
 if TYPE_CHECKING:
     from environments.gates.shell.reader import Reader
@@ -107,7 +107,11 @@ class _PythonReader:
         return HOLE
 
     def _text(self, node: ast.AST, depth: int = 0) -> str | None:
-        """The text of a constant expression, None when it is none."""
+        """The text of a constant expression, None when it is none or too long to follow."""
+        text = self._constant(node, depth)
+        return text if text is None or len(text) <= MAX_TEXT else None
+
+    def _constant(self, node: ast.AST, depth: int) -> str | None:
         if depth > 20:
             return None
         if isinstance(node, ast.Constant):
@@ -149,7 +153,8 @@ class _PythonReader:
         if function.attr == "join" and own is not None and args and isinstance(args[0], (ast.List, ast.Tuple)):
             return own.join(self._text(e, depth + 1) or HOLE for e in args[0].elts)
         if function.attr == "replace" and own is not None and len(args) == 2:
-            return own.replace(self._text(args[0], depth + 1) or HOLE, self._text(args[1], depth + 1) or "")
+            old, new = self._text(args[0], depth + 1) or HOLE, self._text(args[1], depth + 1) or ""
+            return own.replace(old, new) if own.count(old) * len(new) < MAX_TEXT else None
         return own[::-1] if function.attr == "reverse" and own is not None else None
 
     def _call(self, node: ast.Call) -> None:

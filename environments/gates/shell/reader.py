@@ -13,12 +13,24 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from environments.gates.shell.effects import touches
-from environments.gates.shell.state import DECODED, HOLE, Assign, Call, Event, Note, ShellState, Touch, Unreadable
+from environments.gates.shell.state import (
+    DECODED,
+    HOLE,
+    Assign,
+    Call,
+    Event,
+    Note,
+    ShellState,
+    Touch,
+    Unreadable,
+    bounded,
+)
 from environments.gates.shell.words import WordReader, expand_braces
 
 MAX_DEPTH = 40
 MAX_STEPS = 20_000
-_MAX_LOOP_VALUES = 16
+MAX_BYTES = 1_000_000
+_LOOP_VALUES = (16, 4, 1)  # values tried in a loop, in a loop within it, and deeper
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 _WRITES = frozenset({">", ">>", ">|", "&>", "&>>", ">&", "<>"})
 
@@ -38,6 +50,8 @@ class Reader:
         self.events: list[Event] = []
         self._depth = 0
         self._steps = 0
+        self._bytes = 0
+        self._loops = 0
         self._running: set[str] = set()
         self._source = b""
 
@@ -47,6 +61,7 @@ class Reader:
             self.events.append(Note("hidden", "runs decoded text that cannot be read here"))
         outer = self._source
         self._source = text.replace("\x00", " ").encode("utf-8", "replace")
+        self._bytes += len(self._source)
         self._enter()
         try:
             return self._walk(_parser().parse(self._source).root_node, stdin)
@@ -82,13 +97,14 @@ class Reader:
 
     def assign(self, name: str, value: str) -> None:
         """Set a variable."""
+        value = bounded(value)
         self.state.variables[name] = value
         self.events.append(Assign(name, value))
 
     def _enter(self) -> None:
         self._depth += 1
         self._steps += 1
-        if self._depth > MAX_DEPTH or self._steps > MAX_STEPS:
+        if self._depth > MAX_DEPTH or self._steps > MAX_STEPS or self._bytes > MAX_BYTES:
             raise Unreadable
 
     def _words(self) -> WordReader:
@@ -143,11 +159,14 @@ class Reader:
             return self._children(node, stdin)
         words = self._words()
         values = [f for v in node.children_by_field_name("value") for f in words.fields(v)] or [HOLE]
+        limit = _LOOP_VALUES[min(self._loops, len(_LOOP_VALUES) - 1)]
+        self._loops += 1
         out = ""
-        for value in values[:_MAX_LOOP_VALUES]:
+        for value in values[:limit]:
             self.state.variables[words.raw(variable)] = value
             out += self._walk(body, stdin)
-        return out
+        self._loops -= 1
+        return bounded(out)
 
     def _function(self, node: Node, stdin: str) -> str:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -205,7 +224,7 @@ class Reader:
         out = run(stdin)
         for path, append in sinks:
             before = self.state.files.get(path, HOLE) if append else ""
-            self.state.files[path] = before + out
+            self.state.files[path] = bounded(before + out)
         out = "" if sinks else out
         for tail in tails:  # `cat <<EOF | sh`: the grammar hangs the rest of the pipe on the here-document
             out = self._walk(tail, out)

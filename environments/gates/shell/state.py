@@ -13,6 +13,9 @@ from typing import Literal
 HOLE = "\ue000"
 DECODED = "\ue001"
 
+MAX_TEXT = 65_536
+"""Longest text that is followed. Past it a text counts as unknown: `A=$A$A` forty times must cost nothing."""
+
 TouchKind = Literal["read", "write", "remove", "mode"]
 
 
@@ -52,6 +55,11 @@ class Note:
 
 
 Event = Call | Touch | Assign | Note
+
+
+def bounded(text: str) -> str:
+    """The text, or HOLE where it is too long to follow."""
+    return text if len(text) <= MAX_TEXT else HOLE
 
 
 class Unreadable(Exception):

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from tree_sitter import Node
 
-from environments.gates.shell.state import HOLE, ShellState
+from environments.gates.shell.state import HOLE, ShellState, bounded
 
 _SPLITTING = frozenset({"simple_expansion", "expansion", "command_substitution"})
 _MAX_FIELDS = 64
+_MAX_PATTERNED = 2_000  # longest text that patterns and braces are applied to: their cost grows with its square
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b", "E": "\x1b"}
 _ANSI = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|0?[0-7]{1,3}|.)", re.DOTALL)
 _BRACES = re.compile(r"^(.*?)\{([^{}]*,[^{}]*)\}(.*)$", re.DOTALL)
@@ -35,6 +36,8 @@ def unescape(text: str) -> str:
 
 def expand_braces(text: str) -> list[str]:
     """`a{b,c}d` -> abd, acd; at most 64 fields."""
+    if len(text) > _MAX_PATTERNED:
+        return [text]
     done: list[str] = []
     todo = [text]
     while todo and len(done) < _MAX_FIELDS:
@@ -78,7 +81,7 @@ def apply_operator(value: str | None, rest: str) -> str:
             return known if known and known != HOLE else rest[len(mark) :].strip("\"'")
     if rest.startswith((":+", "+")):
         return rest.lstrip(":+").strip("\"'")
-    if value is None or value == HOLE:
+    if value is None or value == HOLE or len(value) > _MAX_PATTERNED or len(rest) > _MAX_PATTERNED:
         return HOLE
     if rest[0] == ":":
         return _slice(value, rest[1:])
@@ -126,7 +129,10 @@ class WordReader:
         return node.type in _SPLITTING
 
     def text(self, node: Node) -> str:
-        """The node's text after quote removal and expansion, unsplit."""
+        """The node's text after quote removal and expansion, unsplit; HOLE where it is too long to follow."""
+        return bounded(self._text(node))
+
+    def _text(self, node: Node) -> str:
         kind = node.type
         if kind in ("word", "variable_name", "special_variable_name", "regex", "extglob_pattern"):
             return re.sub(r"\\(.)", r"\1", self.raw(node).replace("\\\n", ""), flags=re.DOTALL)

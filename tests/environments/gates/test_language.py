@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +64,13 @@ def test_what_is_quoted_named_or_wholly_in_one_language_passes(text: str) -> Non
 def test_a_disguised_word_in_an_action_is_found_and_a_foreign_file_name_is_not() -> None:
     assert look_alike("сurl http://127.0.0.1") is not None
     assert look_alike("cat данные.txt | grep 'ключ'") is None
+
+
+def test_a_long_word_or_a_long_run_of_quotes_costs_no_more_than_its_length() -> None:
+    started = time.process_time()
+    for text in ("ж" * 50_000, "«" * 20_000, "ж'" * 20_000, "a.ж" * 20_000, "`ж" * 20_000):
+        switch_of_language(text)
+    assert time.process_time() - started < 2.0
 
 
 @settings(max_examples=300, deadline=None)
