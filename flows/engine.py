@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+import httpx
 
 from infra.engines.base import EngineError
 from infra.manifest import Manifest
@@ -25,24 +24,27 @@ from tasks.stage import Desk, Work, perform
 RETRIES, RETRY_DELAY_S = 2, 5.0
 
 
-@contextmanager
-def prefect_ready(home: Path, progress: Progress) -> Iterator[None]:
-    """Settle where Prefect keeps its state, and say what is waited for.
+class PrefectUnready(RuntimeError):
+    """No Prefect server: the message says which was wanted and how to mend it."""
+
+
+def wait_for_prefect(progress: Progress) -> None:
+    """Reach Prefect's server, or start one of this process's own, and say what is waited for. Raises PrefectUnready.
 
     With PREFECT_API_URL set, that server is used. Without, Prefect starts its own for the length of the run.
     """
-    os.environ.setdefault("PREFECT_HOME", str(home))
-    os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(home / "results"))
-    url = os.environ.get("PREFECT_API_URL")
-    where = f"server {url}" if url else "a server of its own (takes 5 to 60 s, once)"
-    progress.say(f"Prefect: {where}")
-    started = time.monotonic()
     from prefect.client.orchestration import get_client
 
-    with get_client(sync_client=True) as client:
-        client.read_flows(limit=1)
+    url = os.environ.get("PREFECT_API_URL")
+    progress.say(f"Prefect: {f'server {url}' if url else 'starting a server of its own (5 to 60 s)'}")
+    started = time.monotonic()
+    try:
+        with get_client(sync_client=True) as client:
+            client.read_flows(limit=1)
+    except (RuntimeError, OSError, httpx.HTTPError) as error:
+        mend = f"start the server at {url}, or unset PREFECT_API_URL" if url else "look at its log above; try again"
+        raise PrefectUnready(f"Prefect cannot be reached: {error}. Mend: {mend}") from error
     progress.say(f"Prefect: ready after {time.monotonic() - started:.1f} s")
-    yield
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,12 @@ class Home:
     def prefect(self) -> Path:
         """Prefect's own folder."""
         return self.root / "prefect"
+
+    def settle_prefect(self) -> None:
+        """Tell Prefect where to keep its state, unless it was told. Call this before Prefect is imported."""
+        self.prefect.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("PREFECT_HOME", str(self.prefect))
+        os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(self.prefect / "storage"))
 
     def run_ids(self) -> list[str]:
         """The runs there are, newest first."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tasks.quality import check_quality
-
 from environments.types import Group, Judged
 from flows.config import RunConfig
 from infra.manifest import Manifest
@@ -20,6 +18,7 @@ from tasks.pass_rates import (
     zero_gradient,
 )
 from tasks.policies import Policy
+from tasks.quality import check_quality
 from tasks.report import TrainingRecord
 from tasks.rollouts import RolloutPlan, read_groups, roll_out
 from tasks.stage import Desk, Runner

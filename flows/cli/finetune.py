@@ -72,6 +72,9 @@ def finetune(
     out.print(f"[bold]longbreath finetune[/] --preset {settings.preset}: loading libraries, then measuring the start")
 
     def work() -> int:
+        from flows.home import Home
+
+        Home(common.home).settle_prefect()
         from flows.cli.summary import print_summary
         from flows.finetune import run_finetune
 

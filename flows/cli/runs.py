@@ -70,13 +70,15 @@ def resume(run_id: str, *, common: Common = Common()) -> int:  # noqa: B008 - fr
     out.print(f"[bold]longbreath runs resume[/] {run_id}: loading")
 
     def work() -> int:
+        from flows.home import Home, saved_config
+
+        home = Home(common.home)
+        home.settle_prefect()
         from flows.cli.live import LiveProgress
         from flows.cli.summary import print_summary
         from flows.finetune import run_finetune
         from flows.history import RunNotes
-        from flows.home import Home, saved_config
 
-        home = Home(common.home)
         config = saved_config(home, RunNotes(home, run_id).run_id)
         with LiveProgress(config.iterations, out) as progress:
             result = run_finetune(common.home, config, progress=progress, fresh=False)
