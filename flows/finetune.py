@@ -70,7 +70,7 @@ def run_finetune(home: Path, config: RunConfig, *, progress: Progress, fresh: bo
         _progress.reset(token)
 
 
-@flow(name="finetune", validate_parameters=False)
+@flow(name="finetune", validate_parameters=False)  # type: ignore[untyped-decorator]
 def finetune(home: str, config: str, fresh: bool = False) -> dict[str, Any]:
     """The flow, deployable: `config` is a whole configuration as JSON, as `config.json` of a run's folder is."""
     progress = _progress.get(Silent())

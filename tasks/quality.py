@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def check_quality(
     def make(out: Path, scratch: Path) -> int:
         from tasks.quality_checks import check_trajectories
 
+        logging.getLogger("great_expectations").setLevel(logging.WARNING)
         desk.progress.begin("check data", iteration=iteration, total=0)
         docs = scratch / DOCS
         report = check_trajectories(
