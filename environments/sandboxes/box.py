@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import signal
-import subprocess
+import socket
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError, SandboxSpec, StateChange
 from environments.sandboxes.box_files import BoxFiles
-from environments.sandboxes.control_groups import ControlGroup
 from environments.sandboxes.inside.wire import pack, unpack
-from environments.sandboxes.launch import Launched
 from environments.sandboxes.relay import Relay
 from environments.sandboxes.tree_state import changes, export_tree, import_tree
 
@@ -26,23 +20,33 @@ READ_BYTES = 65_536
 NUL_MESSAGE = "bash: the command holds a NUL byte, which no shell can run\n"
 
 
-class BubblewrapBox:
-    """One box. Made by `BubblewrapProvider.start`; see `Sandbox` for the contract."""
+class BoxHost(Protocol):
+    """What holds a box up outside it: a bwrap process, a container."""
+
+    def complaints(self) -> str:
+        """What it wrote to stderr."""
+        ...
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel ever killed a process of the box for memory."""
+        ...
+
+    def end(self) -> None:
+        """End every process of the box and free what the host holds for it. Blocks until that is done."""
+        ...
+
+
+class KeptShellBox:
+    """One box with our process 1 in it. Made by `meeting.meet`; see `Sandbox` for the contract."""
 
     def __init__(
-        self,
-        spec: SandboxSpec,
-        launched: Launched,
-        files: BoxFiles,
-        group: ControlGroup | None,
-        relays: tuple[Relay, ...],
+        self, spec: SandboxSpec, control: socket.socket, host: BoxHost, files: BoxFiles, relays: tuple[Relay, ...]
     ) -> None:
         self._spec = spec
-        self._launched = launched
-        self._control = launched.control
+        self._control = control
+        self._host = host
         self._files = files
         self._workdir = files.below(spec.workdir)
-        self._group = group
         self._relays = relays
         self._lock = asyncio.Lock()
         self._inbox = bytearray()
@@ -71,10 +75,10 @@ class BubblewrapBox:
 
     def _ended_for_good(self, error: EOFError) -> list[bytes]:
         """The answer of a box whose process 1 fell to the memory limit too. Raises SandboxError otherwise."""
-        if self._group and self._group.had_oom_kill():
+        if self._host.ran_out_of_memory():
             return [b"137", b"", b"", b"out_of_memory", b"[the box ran out of memory and has ended]\n"]
         raise SandboxError(
-            f"box {self._spec.label!r} is gone: its process 1 was ended from outside. {self._launched.complaints()}"
+            f"box {self._spec.label!r} is gone: its process 1 was ended from outside. {self._host.complaints()}"
         ) from error
 
     async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
@@ -112,12 +116,9 @@ class BubblewrapBox:
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
-        end_process(self._launched.process)
-        os.close(self._launched.complaints_fd)
         self._workdir.close()
         self._files.close()
-        if self._group:
-            self._group.remove()
+        self._host.end()
 
     def _absolute(self, path: str) -> str:
         return path if path.startswith("/") else f"{self._spec.workdir}/{path}"
@@ -154,25 +155,3 @@ class BubblewrapBox:
             if not data:
                 raise EOFError("process 1 closed its socket")
             self._inbox += data
-
-
-def end_process(process: subprocess.Popen[bytes]) -> None:
-    """Wait for bwrap to follow its closed control socket; kill the box's process 1 where it does not.
-
-    bwrap ends after process 1, and the kernel ends process 1 after every other process of its namespace.
-    """
-    if not _exits_within(process.pid, STOP_GRACE_S):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        for pid in children.read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-    process.wait()
-
-
-def _exits_within(pid: int, seconds: float) -> bool:
-    fd = os.pidfd_open(pid)
-    try:
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        return bool(poller.poll(seconds * 1000))
-    finally:
-        os.close(fd)

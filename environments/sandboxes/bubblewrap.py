@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from itertools import count
 from pathlib import Path
 
 from environments.sandboxes import control_groups
 from environments.sandboxes.base import Sandbox, SandboxError, SandboxSpec
-from environments.sandboxes.box import BubblewrapBox, end_process
-from environments.sandboxes.box_files import BoxFiles
-from environments.sandboxes.inside.wire import pack, unpack
-from environments.sandboxes.interpreter import driver, find_interpreter
-from environments.sandboxes.launch import (
-    HOME,
-    INSTALL_HINT,
-    Launch,
-    Launched,
-    find_bwrap,
-    launch,
-    may_use_own_uids,
-    writable_folders,
-)
+from environments.sandboxes.interpreter import find_interpreter
+from environments.sandboxes.launch import INSTALL_HINT, Launch, find_bwrap, launch, may_use_own_uids
+from environments.sandboxes.meeting import configuration, meet
 from environments.sandboxes.orphans import kill_orphans
-from environments.sandboxes.relay import Relay
 from environments.sandboxes.spec_check import check
 from environments.sandboxes.syscall_filter import filter_program
 
-START_TIMEOUT_S = 30.0
+NAMESPACE_HINT = (
+    "bwrap needs permission to make namespaces (user.max_user_namespaces above 0; in a container --privileged)"
+)
 
 
 class BubblewrapProvider:
@@ -61,15 +50,11 @@ class BubblewrapProvider:
             if group:
                 group.remove()
             raise SandboxError(f"cannot run {how.bwrap}: {error}; {INSTALL_HINT}") from error
-        try:
-            return await self._finish(spec, how, launched, group)
-        except BaseException:
-            launched.control.close()
-            await asyncio.to_thread(end_process, launched.process)
-            os.close(launched.complaints_fd)
-            if group:
-                group.remove()
-            raise
+        counters = tuple(map(str, launched.counter_fds))
+        search_path = how.interpreter.search_path
+        config = configuration(spec, uid=launched.uid, search_path=search_path, counters=counters)
+        owner = (launched.uid, launched.uid) if self._own_uids else None
+        return await meet(spec, launched.control, launched, config, owner=owner, hint=NAMESPACE_HINT)
 
     async def sweep(self) -> int:
         """Kill and remove boxes whose owner process is dead."""
@@ -87,80 +72,6 @@ class BubblewrapProvider:
             raise SandboxError(
                 f"cannot make the control group {name}: {error}; is it still delegated to us?"
             ) from error
-
-    async def _finish(
-        self, spec: SandboxSpec, how: Launch, launched: Launched, group: control_groups.ControlGroup | None
-    ) -> Sandbox:
-        """Tell process 1 what it is, and take what it hands over."""
-        launched.control.setblocking(False)
-        files = None
-        relays: list[Relay] = []
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await asyncio.get_running_loop().sock_sendall(launched.control, pack(_config(spec, how, launched)))
-                root_fd = await _take_descriptor(launched)
-                files = BoxFiles(root_fd, (launched.uid, launched.uid) if self._own_uids else None)
-                for exposed in spec.exposed:
-                    listener = socket.socket(fileno=await _take_descriptor(launched))
-                    relays.append(await Relay.start(listener, exposed.host_socket))
-                await _expect_ready(launched)
-            return BubblewrapBox(spec, launched, files, group, tuple(relays))
-        except (OSError, TimeoutError) as error:
-            for relay in relays:
-                await relay.close()
-            if files:
-                files.close()
-            raise SandboxError(
-                f"box {spec.label!r} did not start: {launched.complaints() or error}; bwrap needs permission to make "
-                "namespaces (user.max_user_namespaces above 0; in a container --privileged)"
-            ) from error
-
-
-def _config(spec: SandboxSpec, how: Launch, launched: Launched) -> list[bytes]:
-    limits = spec.limits
-    env = {"PATH": how.interpreter.search_path, "HOME": HOME, "LANG": "C.UTF-8"} | dict(spec.env)
-    texts = [
-        str(launched.uid),
-        str(limits.processes),
-        str(limits.memory_mb * 2**20),
-        str(limits.output_bytes),
-        str(limits.cpu_s),
-        spec.workdir,
-        "\0".join(writable_folders(spec)),
-        " ".join(str(e.port) for e in spec.exposed),
-        " ".join(map(str, launched.counter_fds)),
-        "\0".join(f"{key}={value}" for key, value in env.items()),
-        driver(),
-    ]
-    return [text.encode() for text in texts]
-
-
-async def _take_descriptor(launched: Launched) -> int:
-    """A descriptor that process 1 sends. Raises ConnectionError when it is gone."""
-    await _readable(launched.control)
-    data, fds, _, _ = socket.recv_fds(launched.control, 1, 1)
-    if not data or not fds:
-        raise ConnectionError("process 1 ended before the box was ready")
-    return fds[0]
-
-
-async def _expect_ready(launched: Launched) -> None:
-    inbox = bytearray()
-    while unpack(inbox) is None:
-        data = await asyncio.get_running_loop().sock_recv(launched.control, 64)
-        if not data:
-            raise ConnectionError("process 1 ended before the box was ready")
-        inbox += data
-
-
-async def _readable(channel: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(channel, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(channel)
 
 
 def _not_covered(*, groups: bool) -> tuple[str, ...]:

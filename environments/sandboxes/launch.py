@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 from contextlib import ExitStack
@@ -14,13 +16,14 @@ from pathlib import Path
 from environments.sandboxes.base import SandboxError, SandboxSpec
 from environments.sandboxes.control_groups import ControlGroup
 from environments.sandboxes.interpreter import OWN_PYTHON, Interpreter, program
+from environments.sandboxes.meeting import HOME, accounts, writable_folders
 from environments.sandboxes.syscall_filter import filter_program
 
-HOME = "/home/agent"
 LIBRARY = "/run/longbreath"
 SHM_BYTES = 16 * 2**20
 FIRST_UID = 1_000_000_000  # above any account; bwrap's process id is added, so two living boxes never share one
 NAMESPACE_UID = 1000
+STOP_GRACE_S = 2.0
 WHOLE_RANGE = ["0", "0", "4294967295"]
 TRUSTED_CAPABILITIES = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")  # of process 1, gone in the shell
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from inside.process_one import main; main(int(sys.argv[2]))"
@@ -60,12 +63,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A started bwrap; our end of process 1's socket; what they complain into; the box's user id.
+    """A started bwrap, its group, our end of process 1's socket, the box's user id; a `BoxHost`.
 
     `counter_fds` are numbers of open control group files inside process 1, none without a group.
     """
 
     process: subprocess.Popen[bytes]
+    group: ControlGroup | None
     control: socket.socket
     complaints_fd: int
     uid: int
@@ -74,6 +78,34 @@ class Launched:
     def complaints(self) -> str:
         """What bwrap and process 1 wrote to stderr."""
         return os.pread(self.complaints_fd, 4096, 0).decode("utf-8", "replace").strip()
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel ever killed a process of the box for memory."""
+        return self.group is not None and self.group.had_oom_kill()
+
+    def end(self) -> None:
+        """Wait for bwrap to follow its closed control socket; kill the box's process 1 where it does not.
+
+        bwrap ends after process 1, and the kernel ends process 1 after every other process of its namespace.
+        """
+        if not _exits_within(self.process.pid, STOP_GRACE_S):
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+            for pid in children.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        self.process.wait()
+        os.close(self.complaints_fd)
+        if self.group:
+            self.group.remove()
+
+
+def _exits_within(pid: int, seconds: float) -> bool:
+    fd = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
+    finally:
+        os.close(fd)
 
 
 def launch(how: Launch, spec: SandboxSpec, *, name: str, group: ControlGroup | None) -> Launched:
@@ -98,11 +130,13 @@ def launch(how: Launch, spec: SandboxSpec, *, name: str, group: ControlGroup | N
             pass_fds=(theirs.fileno(), filter_fd, *counter_fds, *read_fds.values()),
         )  # fmt: skip
         uid = FIRST_UID + process.pid if how.own_uids else NAMESPACE_UID
-        for path, data in (files | _accounts(uid)).items():
+        for path, data in (files | accounts(uid)).items():
             os.write(pipes[path][1], data)
         os.write(filter_w, filter_program() or b"")
         undo.pop_all()
-    return Launched(process=process, control=control, complaints_fd=complaints_fd, uid=uid, counter_fds=counter_fds)
+    return Launched(
+        process=process, group=group, control=control, complaints_fd=complaints_fd, uid=uid, counter_fds=counter_fds
+    )
 
 
 def _open(stack: ExitStack, path: Path) -> int:
@@ -116,15 +150,6 @@ def _pipe(stack: ExitStack) -> tuple[int, int]:
     for fd in ends:
         stack.callback(os.close, fd)
     return ends
-
-
-def _accounts(uid: int) -> dict[str, bytes]:
-    passwd = f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nagent:x:{uid}:{uid}:agent:{HOME}:/bin/bash\n"
-    return {
-        "/etc/passwd": passwd.encode(),
-        "/etc/group": f"root:x:0:\nagent:x:{uid}:\n".encode(),
-        "/etc/hosts": b"127.0.0.1 localhost box\n::1 localhost\n",
-    }
 
 
 def _arguments(how: Launch, spec: SandboxSpec, read_fds: dict[str, int], filter_fd: int) -> list[str]:
@@ -170,11 +195,6 @@ def _host_tools(interpreter: Interpreter) -> list[str]:
     if interpreter.host_folder:
         words += ["--ro-bind", str(interpreter.host_folder), OWN_PYTHON]
     return words
-
-
-def writable_folders(spec: SandboxSpec) -> list[str]:
-    """Folders that the agent may write, each a memory file system of its own size."""
-    return [spec.workdir, "/tmp", HOME]
 
 
 def _writable(spec: SandboxSpec) -> list[str]:

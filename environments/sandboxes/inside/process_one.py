@@ -35,7 +35,7 @@ class Box:
     def __init__(self, control: _socket.socket, config: Config) -> None:
         self.control = control
         self.config = config
-        self.watch = Watch(config.watch_fds, config.processes, config.memory_bytes, config.folders)
+        self.watch = Watch(config.counters, config.processes, config.memory_bytes, config.folders)
         self.inbox = bytearray()
         self.requests: list[list[bytes]] = []
         self.before: dict[int, int] = {}

@@ -13,7 +13,7 @@ HEADROOM = 8  # process 1 may count too, and the watcher must see the limit reac
 
 
 class Config:
-    """What process 1 is told at the start (see `BubblewrapProvider`). `watch_fds`: counters of a control group."""
+    """What process 1 is told at the start (see `BubblewrapProvider`). `counters`: files of a control group."""
 
     def __init__(self, fields: list[bytes]) -> None:
         texts = [f.decode() for f in fields]
@@ -22,7 +22,7 @@ class Config:
         self.workdir = texts[5]
         self.folders = texts[6].split("\0")
         self.ports = [int(p) for p in texts[7].split()]
-        self.watch_fds = [int(f) for f in texts[8].split()]
+        self.counters = [c for c in texts[8].split("\0") if c]
         self.env = dict(entry.split("=", 1) for entry in texts[9].split("\0"))
         self.driver = texts[10]
 
@@ -123,7 +123,7 @@ def _filled_pipe(data: bytes) -> int:
 def _limit(config: Config) -> None:
     cpu_s = max(1, round(config.cpu_s))
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024, resource.RLIMIT_CPU: cpu_s}
-    if not config.watch_fds:
+    if not config.counters:
         limits[resource.RLIMIT_NPROC] = config.processes + HEADROOM
     for kind, value in limits.items():
         resource.setrlimit(kind, (value, value))

@@ -10,10 +10,10 @@ MAX_COUNTER_BYTES = 4096
 
 
 class Counter:
-    """One number of a control group file that the host opened for us, such as `oom_kill 3`."""
+    """One number of a control group file such as `oom_kill 3`; `file` is a path, or a descriptor from the host."""
 
-    def __init__(self, fd: int, key: str) -> None:
-        self._fd = fd
+    def __init__(self, file: str, key: str) -> None:
+        self._fd = int(file) if file.isdigit() else os.open(file, os.O_RDONLY)
         self._key = key
         self._seen = self._read()
 
@@ -34,10 +34,11 @@ class Watch:
     and whoever is over the limit must be stopped.
     """
 
-    def __init__(self, fds: list[int], max_processes: int, max_bytes: int, folders: list[str]) -> None:
+    def __init__(self, counters: list[str], max_processes: int, max_bytes: int, folders: list[str]) -> None:
         self._counters = {}
-        if fds:
-            self._counters = {"out_of_memory": Counter(fds[0], "oom_kill"), "process_limit": Counter(fds[1], "max")}
+        if counters:
+            memory, processes = counters
+            self._counters = {"out_of_memory": Counter(memory, "oom_kill"), "process_limit": Counter(processes, "max")}
         self._max_processes = max_processes
         self._max_bytes = max_bytes
         self._folders = folders
