@@ -44,9 +44,7 @@ _compiled = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="num
 
 
 @_compiled
-def store_rows(
-    key: Floats, value: Floats, slots: Indices, positions: Indices, keys: Floats, values: Floats
-) -> None:
+def store_rows(key: Floats, value: Floats, slots: Indices, positions: Indices, keys: Floats, values: Floats) -> None:
     """Put the M rows' `key` and `value` [M, kv_heads, D] into the cache at (`slots[m]`, `positions[m]`)."""
     for row in range(key.shape[0]):
         slot, position = slots[row], positions[row]

@@ -33,7 +33,8 @@ def uniforms(keys: npt.NDArray[np.uint64], token_indices: npt.NDArray[np.uint64]
         x = (x ^ (x >> np.uint64(30))) * _MIX[0]
         x = (x ^ (x >> np.uint64(27))) * _MIX[1]
         x = x ^ (x >> np.uint64(31))
-    return np.ldexp((x >> np.uint64(11)).astype(np.float64), -53)
+    uniform: npt.NDArray[np.float64] = np.ldexp((x >> np.uint64(11)).astype(np.float64), -53)
+    return uniform
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -137,7 +137,7 @@ def test_a_truncated_weights_file_is_refused(make_local, tiny_folder, tmp_path):
 
 
 def test_a_context_longer_than_the_model_was_made_for_is_refused(make_local, tiny_folder):
-    with pytest.raises(ValueError, match="max_context is 4096; .* was made for 512 positions"):
+    with pytest.raises(ValueError, match=r"max_context is 4096; .* was made for 512 positions"):
         make_local(tiny_folder, max_context=4096)
 
 
