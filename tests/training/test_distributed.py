@@ -1,0 +1,108 @@
+"""One process and two (gloo, FSDP2): the same gradients, the same weights."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.config import OptimizerConfig, TrainConfig
+from training.distributed import World
+from training.losses.gspo import Gspo
+from training.samples import Sample
+from training.trainer import Trainer
+
+Make = Callable[..., list[Sample]]
+SGD = OptimizerConfig(name="sgd", learning_rate=0.1, max_grad_norm=1e9)
+
+SCRIPT = """
+import pickle, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from training.checkpoint import Checkpointer, capture
+from training.distributed import under_torchrun
+from training.trainer import Trainer
+
+torch.set_num_threads(1)
+world = under_torchrun()
+out = Path(sys.argv[2])
+cases, batches = pickle.loads((out / "inputs").read_bytes())
+results = []
+for number, config in enumerate(cases):
+    trainer = Trainer(Path(sys.argv[1]), config, world=world)
+    reports = [trainer.train_step(batch) for batch in batches]
+    logprobs = trainer.logprobs(batches[0])
+    results.append((capture(trainer), [(r.loss, r.grad_norm, r.entropy) for r in reports], logprobs))
+    trainer.save_policy(out / f"policy-{number}")
+series = Checkpointer(out / "series")
+series.save(trainer)
+series.close()
+world.barrier()
+fresh = Trainer(Path(sys.argv[1]), config, world=world)
+assert Checkpointer(out / "series").restore_latest(fresh) is not None
+results.append((capture(fresh), [], []))
+if world.is_main:
+    (out / "results").write_bytes(pickle.dumps(results))
+world.barrier()
+dist.destroy_process_group()
+"""
+
+
+def two_processes(model: Path, out: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", SCRIPT, str(model), str(out)]
+    ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    try:
+        assert [rank.wait(timeout=800) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+@pytest.mark.timeout(900)  # starts two interpreters, which takes minutes on a crowded machine
+def test_two_sharded_processes_train_like_one(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
+    cases = [
+        TrainConfig(optimizer=SGD, token_budget=40),
+        TrainConfig(optimizer=SGD, token_budget=10_000),  # one row: the second process has nothing of its own
+        TrainConfig(optimizer=SGD, token_budget=60, loss=Gspo(), ratio_base="proximal", start_folder=tiny_llama),
+        TrainConfig(optimizer=OptimizerConfig(learning_rate=1e-3), token_budget=60, updates_per_batch=2),
+    ]
+    batches = [make_samples(5, seed=0), make_samples(5, seed=1)]
+    (tmp_path / "inputs").write_bytes(pickle.dumps((cases, batches)))
+    two_processes(tiny_llama, tmp_path)
+    results = pickle.loads((tmp_path / "results").read_bytes())
+    for config, (snapshot, reports, logprobs) in zip(cases, results[:-1], strict=True):
+        alone = Trainer(tiny_llama, config)
+        expected = [alone.train_step(batch) for batch in batches]
+        assert reports == [pytest.approx((r.loss, r.grad_norm, r.entropy), rel=1e-5) for r in expected]
+        for ours, theirs in zip(alone.logprobs(batches[0]), logprobs, strict=True):
+            torch.testing.assert_close(torch.from_numpy(ours), torch.from_numpy(theirs), atol=1e-4, rtol=0)
+        if config.optimizer.name == "sgd":  # Adam divides rounding noise by itself where a gradient is nearly 0
+            start = dict(Trainer(tiny_llama, config).policy.named_parameters())
+            for name, parameter in alone.policy.named_parameters():
+                moved, theirs = parameter.detach() - start[name].detach(), snapshot.weights[name] - start[name].detach()
+                assert float((moved - theirs).norm() / moved.norm()) < 1e-5
+    restored, last = results[-1][0], results[-2][0]
+    assert all(torch.equal(value, restored.weights[name]) for name, value in last.weights.items())
+    assert all(torch.equal(value, restored.optimizer[name]) for name, value in last.optimizer.items())
+    plain = Trainer(tmp_path / "policy-0", TrainConfig())
+    assert all(torch.equal(p.detach(), results[0][0].weights[n]) for n, p in plain.policy.named_parameters())
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(5, [[0, 2, 4], [1, 3, 4]]), (1, [[0], [0]]), (4, [[0, 2], [1, 3]])])
+def test_rows_are_dealt_evenly_and_repeats_do_not_count(rows: int, expected: list[list[int]]) -> None:
+    dealt = [World(rank=r, size=2, device=torch.device("cpu")).deal(list(range(rows))) for r in range(2)]
+    assert [[row for row, _ in part] for part in dealt] == expected
+    assert sorted(row for part in dealt for row, counts in part if counts) == list(range(rows))
