@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +143,7 @@ def rare_token_ids(folder: Path) -> frozenset[int]:
 
 def _step(desk: Desk, policy: Policy, batch: SampleBatch, section: TrainSection, out: Path) -> dict[str, Any]:
     from training.checkpoint import load_trainer, save_trainer
+    from training.losses.base import LossWarning
 
     folder = policy.folder(desk)
     config = train_config(section, folder, desk.seed)
@@ -150,12 +152,18 @@ def _step(desk: Desk, policy: Policy, batch: SampleBatch, section: TrainSection,
         "too_small": list(batch.advantages.too_small),
         "unjudged": list(batch.unjudged),
     }
+    trainer = load_trainer(folder, config, policy_version=policy.version)
     if not any(s.weight > 0 and s.num_loss_tokens for s in batch.samples):
         desk.progress.say("[yellow]nothing to learn from in this batch: every group all passed or all failed[/]")
         shutil.copytree(folder, out / POLICY)
+        trainer.policy_version += 1  # the same weights under the next version; the optimizer goes on from here
+        save_trainer(trainer, out / CHECKPOINT)
         return {"skipped": "no group with a difference in it", "groups": groups}
-    trainer = load_trainer(folder, config, policy_version=policy.version)
-    report = trainer.train_step(batch.samples)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", LossWarning)
+        report = trainer.train_step(batch.samples)
+    for warning in warned:
+        desk.progress.say(f"[yellow]{warning.message}[/]")
     trainer.save_policy(out / POLICY)
     save_trainer(trainer, out / CHECKPOINT)
     desk.progress.show(entropy=report.entropy, trained_tokens_per_s=report.tokens_per_s)
