@@ -30,6 +30,10 @@ def error_response(wire: WireFormat, error: PolarError) -> JSONResponse:
     return JSONResponse(wire.error(error), status_code=error.status, headers=headers)
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
+
+
 async def read_body(request: Request, max_bytes: int) -> Mapping[str, Any]:
     """The body as a JSON object. Raises BadBody when it is too large, no JSON or no object."""
     parts, size = [], 0
@@ -39,7 +43,10 @@ async def read_body(request: Request, max_bytes: int) -> Mapping[str, Any]:
             raise BadBody(f"the body has more than {max_bytes} bytes; shorten the conversation")
         parts.append(part)
     try:
-        body = json.loads(b"".join(parts))
+        text = b"".join(parts).decode()
+        body = json.loads(text, parse_constant=_refuse_constant)
+        if "\\ud" in text.lower():  # an escape may be half of a surrogate pair, which no tokenizer can read
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BadBody(f"the body is no JSON: {error}") from error
     if not isinstance(body, dict):
@@ -56,13 +63,19 @@ class Answering:
     keep_alive_s: float
     max_body_bytes: int
 
+    def _call(self, session: Session, request: ModelRequest) -> LiveCall:
+        try:
+            asked = session.read(request)
+            return session.earlier_answer(asked) or self.start(session, asked)
+        except RecursionError as error:
+            raise BadBody("the body is nested too deeply") from error
+
     async def __call__(self, wire: WireFormat, session: Session, request: Request, send: Send) -> None:
         """Answer one model request."""
         try:
             body = await read_body(request, self.max_body_bytes)
             model_request = wire.parse(body, request.headers)
-            asked = session.read(model_request)
-            call = session.earlier_answer(asked) or self.start(session, asked)
+            call = self._call(session, model_request)
         except PolarError as error:
             await error_response(wire, error)(request.scope, request.receive, send)
             return
@@ -101,8 +114,15 @@ class _Delivery:
             gone.cancel()
             call.listeners -= 1
             call.delivered_to(self._tokens, whole=False)
-            if call.running and not call.listeners:
-                call.abort()
+            if not call.listeners:
+                self._last_one_left()
+
+    def _last_one_left(self) -> None:
+        call = self._call
+        if call.running:
+            call.abort()
+        elif call.fully_delivered or call.state != "complete":
+            call.forget()
 
     async def _whole(self, gone: asyncio.Task[None], scope: Scope, receive: Receive, send: Send) -> None:
         call = self._call

@@ -40,7 +40,8 @@ class LiveCall:
     started_at: float
     streamed: bool
     log: RolloutLog
-    prompt_tokens: int = 0
+    prompt_length: int
+    tail_length: int
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     logged: int = 0
@@ -69,6 +70,11 @@ class LiveCall:
         """Wake all who wait for `changed`."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+    def forget(self) -> None:
+        """Drop what only a replay could need. Called when no listener is left and none can want it again."""
+        self.prompt_ids, self.ids, self.logprobs = [], [], []
+        self.view, self.answer = None, None
 
     def abort(self) -> None:
         """Stop the generation, unless its end is already on its way to the disk."""
@@ -111,9 +117,9 @@ class CallRunner:
         """Drive one call to its end; `finished` is told before the listeners are."""
         call.begun = True
         try:
-            if call.aborted:  # a task that is cancelled before its first step would never come here
-                raise asyncio.CancelledError
             async with self.gate.place():
+                if call.aborted:  # before its first step, when cancelling the task would have skipped all this
+                    raise asyncio.CancelledError
                 await self._generate(call)
             await self._complete(call)
         except asyncio.CancelledError:
@@ -259,6 +265,7 @@ def new_messages_plain(messages: Sequence[Any]) -> list[dict[str, Any]]:
         {
             "role": m.role,
             "text": m.text,
+            "reasoning": m.reasoning,
             "tool_call_id": m.tool_call_id,
             "calls": [[c.call_id, c.name, c.arguments_text()] for c in m.tool_calls],
         }

@@ -22,9 +22,13 @@ class Gate:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def check(self) -> None:
-        """Raise Overloaded when the waiting room is full."""
-        if self.waiting >= self.max_waiting:
+        """Raise Overloaded when neither a running nor a waiting place is free."""
+        if self.running + self.waiting >= self.max_running + self.max_waiting:
             raise Overloaded(f"{self.running} calls run and {self.waiting} wait; try again in a moment")
+
+    def enter(self) -> None:
+        """Take a seat in the waiting room; `place` gives it back."""
+        self.waiting += 1
 
     def _notify(self) -> None:
         self._changed.set()
@@ -32,8 +36,7 @@ class Gate:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Hold one of the running places, waiting for it if need be."""
-        self.waiting += 1
+        """Hold one of the running places, waiting for it if need be. Call `enter` before, once."""
         try:
             while self._closed or self.running >= self.max_running:
                 await self._changed.wait()

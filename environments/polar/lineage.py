@@ -138,7 +138,6 @@ class Lineage:
             base=0 if role == "main" else 1 + mark % 2046,
             has_tools=bool(tools),
         )
-        self.lines.append(line)
         cause: ForkCause = "root" if role == "main" else role
         return Place(line=line, parent=None, new=conversation.messages, cause=cause, related=None)
 
@@ -152,12 +151,14 @@ class Lineage:
 
     def ordinal(self, place: Place) -> int:
         """The call's number within its line: a function of the conversation, not of the order of arrival."""
-        ordinal = place.parent.ordinal + 1 if place.parent is not None else place.line.ordinals
-        place.line.ordinals = max(place.line.ordinals, ordinal + 1)
-        return ordinal
+        return place.parent.ordinal + 1 if place.parent is not None else place.line.ordinals
 
-    def note(self, conversation: Conversation, line: Line, call_id: str) -> None:
-        """Remember a request's messages, so that a later fork can say from where it departs."""
+    def note(self, place: Place, ordinal: int, conversation: Conversation, call_id: str) -> None:
+        """Remember an admitted request, so that a later fork can say from where it departs."""
+        line = place.line
+        if line not in self.lines:
+            self.lines.append(line)
+        line.ordinals = max(line.ordinals, ordinal + 1)
         line.last_call = call_id
         line.longest = max(line.longest, len(conversation.chain) - 1)
         for digest in reversed(conversation.chain[1:]):

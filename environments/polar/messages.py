@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
-from infra.digests import canonical_json
-
 MessageRole = Literal["system", "user", "assistant", "tool"]
 
 # Values that a harness draws anew for each request inside a system text that otherwise stays.
@@ -124,7 +122,7 @@ def tools_digest(tools: Sequence[Mapping[str, Any]]) -> bytes:
             return {k: clean(v) for k, v in value.items() if v is not None and k != "cache_control"}
         return [clean(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-    return _hash(sorted(canonical_json(clean(tool)) for tool in tools))
+    return _hash(sorted(json.dumps(clean(tool), sort_keys=True).encode() for tool in tools))
 
 
 def same_reasoning(sampled: str, echoed: str) -> bool:

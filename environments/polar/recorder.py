@@ -33,12 +33,14 @@ IN_PROCESS_URL = "http://polar.invalid"
 class RecorderSettings:
     """How the proxy holds back. Silence of `keep_alive_s` on a stream is filled with a comment; bodies larger than
     `max_body_bytes` get a 400; `max_running` calls are in the engine and `max_waiting` queue, others get a 429.
+    `rerender` serves as production would: each prompt is rendered whole, so that the deployment gap can be measured.
     """
 
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 * 1024 * 1024
     max_running: int = 512
     max_waiting: int = 2048
+    rerender: bool = False
 
 
 def _new_key() -> str:
@@ -98,7 +100,7 @@ class PolarRecorder:
             key=self._make_key(),
             sampling=sampling,
             budget=budget,
-            model=Model(rendering=self.rendering, max_context=self._engine.max_context),
+            model=Model(self.rendering, self._engine.max_context, self.settings.rerender),
             log=log,
             clock=self._clock,
             opened_at=now,
@@ -115,6 +117,7 @@ class PolarRecorder:
     def _start(self, session: Session, asked: Asked) -> LiveCall:
         self.gate.check()
         call = session.begin(asked)
+        self.gate.enter()
         call.task = asyncio.create_task(self._runner.run(call, lambda c: session.finished(c, asked)))
         return call
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from environments.actions import ActionError, strict_json
+from environments.polar.errors import BadBody
 from environments.polar.messages import Message, ToolCall
 from infra.digests import digest_file, digest_of
 
@@ -95,8 +96,14 @@ class Rendering:
         return after[cut:] if closed else after[cut - 1 :]
 
     def _ids(self, messages: Sequence[Message], tools: Tools, *, generate: bool) -> list[int]:
+        from jinja2 import TemplateError
+
         wire = [_wire_message(m) for m in messages]
-        return list(self._renderer.render_ids(wire, tools=list(tools) or None, add_generation_prompt=generate))
+        try:
+            ids = self._renderer.render_ids(wire, tools=list(tools) or None, add_generation_prompt=generate)
+        except (ValueError, TypeError, KeyError, TemplateError) as error:
+            raise BadBody(f"the model's chat template cannot render these messages: {error}") from error
+        return list(ids)
 
     def text(self, ids: Sequence[int]) -> str:
         """The plain text of ids, special tokens shown."""
@@ -133,8 +140,19 @@ def _outcome(parsed: Any, calls: Sequence[ToolCall], malformed: Sequence[str]) -
     return "tools" if calls else "text"
 
 
+def _sendable(value: Any) -> bool:
+    """Whether a value survives JSON: no infinity, no half surrogate pair, no bottomless nesting."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _well_formed(attempt: Any) -> bool:
-    if str(attempt.status) != "ok" or not attempt.name or not isinstance(attempt.arguments, dict):
+    if str(attempt.status) != "ok" or not attempt.name or not isinstance(attempt.name, str):
+        return False
+    if not isinstance(attempt.arguments, dict) or not _sendable([attempt.name, attempt.arguments]):
         return False
     if not attempt.raw.lstrip().startswith("{"):
         return True
@@ -207,10 +225,13 @@ def _detect(tokenizer: Any) -> dict[str, Any]:
 
 
 def _make(tokenizer: Any, settings: Mapping[str, Any]) -> Any:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
     from renderers import RendererConfig, create_renderer
 
-    config: Any = TypeAdapter(RendererConfig).validate_python(dict(settings))
+    try:
+        config: Any = TypeAdapter(RendererConfig).validate_python(dict(settings))
+    except ValidationError as error:
+        raise RendererError(f"{RENDERER_FILE} or the template's choice is {dict(settings)}: {error}") from error
     return create_renderer(tokenizer, config)
 
 

@@ -14,7 +14,7 @@ from environments.polar.errors import BudgetExhausted, TooLong
 from environments.polar.lineage import Lineage, Node, Place
 from environments.polar.log import RolloutLog
 from environments.polar.messages import Conversation, Message, converse, extend_digest, message_digest, tools_digest
-from environments.polar.rendering import Rendering
+from environments.polar.rendering import Rendering, Tools
 from environments.polar.request import ModelRequest
 from environments.types import ForkCause
 from infra.digests import canonical_json
@@ -23,12 +23,16 @@ from infra.engines.base import Sampling
 RECENT = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Model:
-    """What a session must know of the model: how to render for it and how much it holds."""
+    """What a session must know of the model: how to render for it and how much it holds.
+
+    `rerender`: serve as production would, each prompt rendered whole from what the harness sends.
+    """
 
     rendering: Rendering
     max_context: int
+    rerender: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,7 @@ class Session:
     _by_prompt: dict[bytes, LiveCall] = field(default_factory=dict)
     _tags: set[str] = field(default_factory=set)
     _recent: list[Conversation] = field(default_factory=list)
+    _tools: tuple[Tools, bytes] = ((), tools_digest(()))
 
     def accepts(self, key: str) -> bool:
         """Whether this is the session's capability key (compared in constant time)."""
@@ -77,7 +82,7 @@ class Session:
         root = blake2b(digest_size=16)
         for message in conversation.system:
             root.update(message_digest(message))
-        root.update(tools_digest(request.tools))
+        root.update(self._digest_of_tools(request))
         prompt = root.digest() + conversation.chain[-1]
         limits = canonical_json([request.max_tokens, request.stop, request.wire])
         return Asked(
@@ -87,6 +92,11 @@ class Session:
             prompt=prompt,
             body=prompt + blake2b(limits, digest_size=16).digest(),
         )
+
+    def _digest_of_tools(self, request: ModelRequest) -> bytes:
+        if request.tools != self._tools[0]:
+            self._tools = (request.tools, tools_digest(request.tools))
+        return self._tools[1]
 
     def count(self, request: ModelRequest) -> int:
         """The tokens of a prompt, rendered whole."""
@@ -106,13 +116,19 @@ class Session:
         place = self._place(asked, twin)
         place, prompt_ids, tail_ids = self._render(asked, place)
         sampling = self._sampling(asked, place, len(prompt_ids))
-        call = self._make(asked, place, twin, prompt_ids, sampling)
-        call.prompt_tokens = len(tail_ids)
+        call = self._make(asked, place, twin, (prompt_ids, tail_ids), sampling)
         self._log_start(call, asked, tail_ids)
+        self._admit(call, asked)
+        return call
+
+    def _admit(self, call: LiveCall, asked: Asked) -> None:
+        """Take a call that is on record into the books: until now a refusal has left no trace."""
+        self.lineage.note(call.place, call.ordinal, asked.conversation, call.call_id)
+        self._tags.add(call.tag)
+        self.engine_sessions.add(call.session_id)
         self.calls_used += call.place.line.role != "side"
         self.running.add(call)
         self._by_body[asked.body] = self._by_prompt[asked.prompt] = call
-        return call
 
     def _place(self, asked: Asked, twin: LiveCall | None) -> Place:
         if twin is None:
@@ -123,7 +139,9 @@ class Session:
     def _render(self, asked: Asked, place: Place) -> tuple[Place, list[int], list[int]]:
         """The prompt's ids and the part that is new after the parent; a fork where no tail is provable."""
         rendering, tools = self.model.rendering, asked.request.tools
-        if place.parent is not None:
+        if place.parent is not None and self.model.rerender:
+            place = replace(place, parent=None, new=asked.conversation.messages, cause="template")
+        elif place.parent is not None:
             held = place.parent.context()
             tail = self._tail(asked, place.parent, held, place.new)
             if isinstance(tail, list):
@@ -174,24 +192,29 @@ class Session:
         )
 
     def _make(
-        self, asked: Asked, place: Place, twin: LiveCall | None, prompt_ids: list[int], sampling: Sampling
+        self,
+        asked: Asked,
+        place: Place,
+        twin: LiveCall | None,
+        rendered: tuple[list[int], list[int]],
+        sampling: Sampling,
     ) -> LiveCall:
+        prompt_ids, tail_ids = rendered
         line, index = place.line, self._index(place, twin)
         tag = self._tag(f"{line.base}_{index & 0xFFFFF}")
         call_id = f"{self.rollout_id}.{tag}"
-        self.lineage.note(asked.conversation, line, call_id)
-        session_id = f"{self.rollout_id}.{line.base}"
-        self.engine_sessions.add(session_id)
         return LiveCall(
             call_id=call_id,
             tag=tag,
             rollout_id=self.rollout_id,
-            session_id=session_id,
+            session_id=f"{self.rollout_id}.{line.base}",
             wire=asked.request.wire,
             place=place,
             ordinal=index & 0xFFFF,
             call_index=index,
             prompt_ids=prompt_ids,
+            prompt_length=len(prompt_ids),
+            tail_length=len(tail_ids),
             sampling=sampling,
             stops=asked.request.stop,
             tools=asked.request.tools,
@@ -206,7 +229,6 @@ class Session:
         while tag in self._tags:
             attempt += 1
             tag = f"{name}_{attempt}"
-        self._tags.add(tag)
         return tag
 
     def _index(self, place: Place, twin: LiveCall | None) -> int:
@@ -234,6 +256,7 @@ class Session:
             "at": call.started_at,
             "messages": new_messages_plain(place.new),
             "has_tools": bool(asked.request.tools),
+            "tools": list(asked.request.tools) if place.parent is None else None,
             "named": bool(asked.request.hints.agent_id),
         }
         self.log.append("start", head, ids=[tail_ids])
@@ -250,7 +273,7 @@ class Session:
             parent=parent,
             line=call.place.line,
             ordinal=call.ordinal,
-            tail_ids=array("i", call.prompt_ids[len(call.prompt_ids) - call.prompt_tokens :]),
+            tail_ids=array("i", call.prompt_ids[call.prompt_length - call.tail_length :]),
             completion_ids=array("i", call.ids),
             answer=call.answer.message(),
             full_ids=call.prompt_ids + call.ids,

@@ -103,7 +103,7 @@ def _call_object(call: ToolCall) -> dict[str, Any]:
 
 
 def _usage(call: LiveCall) -> dict[str, Any]:
-    prompt, sampled = len(call.prompt_ids), len(call.ids)
+    prompt, sampled = call.prompt_length, len(call.ids)
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 

@@ -131,7 +131,7 @@ def _stop_reason(call: LiveCall, answer: Answer) -> str:
 
 def _usage(call: LiveCall) -> dict[str, int]:
     return {
-        "input_tokens": len(call.prompt_ids),
+        "input_tokens": call.prompt_length,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": len(call.ids),

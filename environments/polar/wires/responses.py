@@ -18,7 +18,7 @@ from environments.types import Wire
 
 
 def _usage(call: LiveCall) -> dict[str, Any]:
-    prompt, sampled = len(call.prompt_ids), len(call.ids)
+    prompt, sampled = call.prompt_length, len(call.ids)
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": 0},

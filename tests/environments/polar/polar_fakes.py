@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-
 from renderers.base import load_tokenizer
 
 from environments.polar.base import SessionBudget
@@ -47,6 +46,10 @@ class ScriptedEngine:
         self.policy_version = 0
         self.max_context = max_context
         self.token_s = token_s
+        self.may_speak = asyncio.Event()
+        self.may_speak.set()
+        self.speaking = 0
+        self.swapped_while_speaking: list[int] = []
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
         self.closed_sessions: list[str] = []
@@ -65,7 +68,9 @@ class ScriptedEngine:
         ids, start = ids[: request.sampling.max_tokens], len(request.prompt_ids)
         closed = bool(ids) and ids[-1] in request.sampling.stop_token_ids
         finished = False
+        self.speaking += 1
         try:
+            await self.may_speak.wait()
             for i, token in enumerate(ids):
                 await asyncio.sleep(self.token_s)
                 last = i == len(ids) - 1
@@ -77,6 +82,7 @@ class ScriptedEngine:
                     finish_reason=("stop" if closed else "length") if last else None,
                 )
         finally:
+            self.speaking -= 1
             if not finished:
                 self.aborted.append(request.request_id)
 
@@ -99,6 +105,7 @@ class ScriptedEngine:
         self.closed_sessions.append(session_id)
 
     async def load_weights(self, folder: Path, version: int) -> None:
+        self.swapped_while_speaking.append(self.speaking)
         self.policy_version = version
 
     async def aclose(self) -> None:
@@ -135,7 +142,7 @@ class Talker:
             self.messages.append({"role": "user", "content": text})
         response = await self.post(self.messages, **more)
         assert response.status_code == 200, response.text
-        message = response.json()["choices"][0]["message"]
+        message = message_of(response)
         self.messages.append({k: v for k, v in message.items() if v is not None})
         return message
 
@@ -143,6 +150,27 @@ class Talker:
         """Answer the last tool call."""
         call = self.messages[-1]["tool_calls"][0]
         self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+
+
+def message_of(response: httpx.Response) -> dict[str, Any]:
+    """The assistant message of a chat completion, whole or streamed."""
+    if "event-stream" not in response.headers["content-type"]:
+        return response.json()["choices"][0]["message"]
+    text = response.text
+    message: dict = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+    for line in text.splitlines():
+        if not line.startswith("data: {"):
+            continue
+        for choice in json.loads(line[6:])["choices"]:
+            delta = choice["delta"]
+            message["content"] += delta.get("content") or ""
+            message["reasoning_content"] += delta.get("reasoning_content") or ""
+            for call in delta.get("tool_calls", ()):
+                if call["index"] == len(message["tool_calls"]):
+                    message["tool_calls"].append({k: call[k] for k in ("id", "type", "function")})
+                else:
+                    message["tool_calls"][call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    return {k: v for k, v in message.items() if v}
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from polar_fakes import BASH, STOP, ScriptedEngine, Talker, call_text, logprob_of, recorder_for, talking
+from polar_fakes import BASH, STOP, ScriptedEngine, Talker, call_text, logprob_of, message_of, recorder_for, talking
 
 from environments.types import Chain
 
@@ -71,7 +71,9 @@ class NonUniqueEngine(ScriptedEngine):
         """Cut between characters, but never inside a marker, so that the text keeps its meaning."""
         pieces, rest = [], text
         while rest:
-            marker = next((m for m in ("<think>", "</think>", "<tool_call>", "</tool_call>", STOP) if rest.startswith(m)), "")
+            marker = next(
+                (m for m in ("<think>", "</think>", "<tool_call>", "</tool_call>", STOP) if rest.startswith(m)), ""
+            )
             size = len(marker) or (1 if self.rng.random() < 0.7 else 1 + rest[1:].find("<") if "<" in rest[1:] else 1)
             pieces.append(rest[: max(1, size)])
             rest = rest[max(1, size) :]
@@ -85,7 +87,9 @@ def echo(rng: random.Random, message: dict) -> dict:
         message.pop("reasoning_content", None)
     for call in message.get("tool_calls", ()):
         arguments = json.loads(call["function"]["arguments"])
-        call["function"]["arguments"] = json.dumps(arguments, indent=rng.choice((None, 1)), ensure_ascii=rng.random() < 0.5)
+        call["function"]["arguments"] = json.dumps(
+            arguments, indent=rng.choice((None, 1)), ensure_ascii=rng.random() < 0.5
+        )
     if message.get("content") and rng.random() < 0.3:
         message["content"] = [{"type": "text", "text": message["content"] + "\n"}]
     if rng.random() < 0.3:
@@ -105,9 +109,7 @@ class Harness:
     async def ask(self, messages: list[dict], **more) -> dict:
         response = await self.talker.post(messages, **more)
         assert response.status_code == 200, response.text
-        if more.get("stream"):
-            return joined_stream(response.text)
-        return response.json()["choices"][0]["message"]
+        return message_of(response)
 
     def after(self, messages: list[dict], message: dict) -> list[dict]:
         calls = message.get("tool_calls") or []
@@ -147,23 +149,6 @@ class Harness:
         elif name == "drop":
             await self.ask(messages)
             messages.append({"role": "user", "content": "No call was seen; try again."})
-
-
-def joined_stream(text: str) -> dict:
-    message: dict = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
-    for line in text.splitlines():
-        if not line.startswith("data: {"):
-            continue
-        for choice in json.loads(line[6:])["choices"]:
-            delta = choice["delta"]
-            message["content"] += delta.get("content") or ""
-            message["reasoning_content"] += delta.get("reasoning_content") or ""
-            for call in delta.get("tool_calls", ()):
-                if call["index"] == len(message["tool_calls"]):
-                    message["tool_calls"].append({k: call[k] for k in ("id", "type", "function")})
-                else:
-                    message["tool_calls"][call["index"]]["function"]["arguments"] += call["function"]["arguments"]
-    return {k: v for k, v in message.items() if v}
 
 
 def check_rows(rows: Sequence[Row], engine: NonUniqueEngine) -> None:
