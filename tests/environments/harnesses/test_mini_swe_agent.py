@@ -1,0 +1,76 @@
+"""Unmodified mini-SWE-agent, in a real box, carried through a task by a policy that says what it is told to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from harness_rooms import SUITE, one_rollout, room_for, says, worst_gap
+
+from environments.gates.judge import GateConfig, judge
+from environments.harnesses.inside import HarnessNotReady
+from environments.harnesses.mini_swe_agent import MiniSweAgent
+from environments.suites.service_repair.suite import task_of
+from environments.types import Limits
+from training.samples import sample_from_chain
+
+# Wall time guards the host and proves nothing here, so a crowded machine may take its time.
+TASK = task_of(seed=11, horizon=3)
+TASK = replace(TASK, limits=replace(TASK.limits, wall_time_s=3000.0))
+HAND_IN = 'echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo \'{"answer": "done"}\''
+
+
+@pytest.fixture(scope="module")
+def harness():
+    return MiniSweAgent()
+
+
+def bash(thought: str, command: str) -> str:
+    return says(thought, "bash", {"command": command})
+
+
+async def test_it_mends_a_service_and_every_token_it_sampled_can_train(harness, short_folder, tmp_path):
+    steps = SUITE.reference(TASK)
+    texts = [*(bash(s.thought, s.command) for s in steps), bash("It passes, so I hand it in.", HAND_IN)]
+    async with room_for(harness, short_folder, texts, tmp_path) as (room, engine):
+        trajectory = await one_rollout(room, TASK)
+        assert (trajectory.status, trajectory.fault) == ("completed", "")
+        assert await worst_gap(engine, trajectory) < 1e-4
+    assert trajectory.final_payload == '{"answer": "done"}'
+    assert trajectory.final_thought == "It passes, so I hand it in."
+    assert [t.action for t in trajectory.turns] == [s.command for s in steps]
+    assert trajectory.turns[-1].observation == "ok"
+    (chain,) = trajectory.chains
+    assert (chain.role, chain.fork_cause, trajectory.usage.calls) == ("main", "root", 4)
+    assert chain.num_trainable == trajectory.usage.completion_tokens
+    sample = sample_from_chain(chain, "g", 1.0, 1.0, 1.0)
+    assert sum(sample.loss_mask) == chain.num_trainable
+    state = room.log.states[trajectory.rollout_id]
+    judged = await judge(trajectory, TASK, SUITE, final_state=state, boxes=room.boxes, config=GateConfig())
+    assert (judged.passed, judged.reward) == (True, 1.0)
+
+
+async def test_it_meets_the_token_budget_as_an_end_and_a_malformed_call_as_an_error(harness, short_folder, tmp_path):
+    task = replace(TASK, limits=Limits(max_turns=8, max_tokens=70, wall_time_s=3000.0))
+    texts = [says("So?", "bash", {"cmd": "ls"}), bash("Again.", "ls"), bash("Look.", "cat check")]
+    async with room_for(harness, short_folder, texts, tmp_path) as (room, _):
+        trajectory = await one_rollout(room, task)
+    assert (trajectory.status, trajectory.fault) == ("budget_exhausted", "8 turns or 70 tokens used")
+    assert trajectory.turns[0].observation == "error: Missing 'command' argument in bash tool call."
+    assert trajectory.final_payload is None
+
+
+async def test_a_box_without_a_way_to_the_proxy_is_ours(harness, short_folder, tmp_path):
+    async with room_for(harness, short_folder, [], tmp_path) as (room, _):
+        (tmp_path / "proxy.sock").unlink()
+        trajectory = await one_rollout(room, TASK)
+        (tmp_path / "proxy.sock").touch()
+    assert trajectory.status == "infra_fault"
+    assert "the box cannot reach the proxy" in trajectory.fault
+
+
+def test_another_version_is_refused_with_the_mend(tmp_path):
+    (tmp_path / "mini_swe_agent-1.0.dist-info").mkdir()
+    (tmp_path / "mini_swe_agent-1.0.dist-info" / "METADATA").write_text("Name: mini-swe-agent\nVersion: 1.0\n")
+    with pytest.raises(HarnessNotReady, match=r"has mini-swe-agent 1\.0; want 2\.4\.6"):
+        MiniSweAgent(site=tmp_path)
