@@ -68,18 +68,17 @@ def under_torchrun() -> World:
 def shard(policy: nn.Module, layers: Sequence[nn.Module], world: World) -> None:
     """FSDP2: shard each layer, then the rest, over all ranks. A single process is left as it is.
 
-    Gradients are summed over ranks, not averaged: each rank's loss is already a part of the whole step's.
+    Gradients come back averaged over ranks; the trainer multiplies its loss by their number, since a rank's loss is a
+    part of the step's, not a mean of its own (a plain sum is not to be had with gloo).
     """
     if world.size == 1:
         return
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
     for module in (*layers, policy):
         fully_shard(module, mesh=mesh)
-        assert isinstance(module, FSDPModule)
-        module.set_gradient_divide_factor(1.0)
 
 
 def full_tensor(value: Tensor) -> Tensor:

@@ -196,7 +196,9 @@ class Trainer:
             return self.config.loss(terms), (weights_N[at] * correction_N[at]).to(logprobs_c.dtype)
 
         loss, stats = self.policy(row, chunk_loss, token_local=self.config.loss.token_local)
-        loss.backward()
+        (
+            loss * self.world.size
+        ).backward()  # sharded gradients are averaged over ranks; each rank holds a part of the sum
 
         def table(values_N: Tensor) -> np.ndarray:
             return values_N.double().cpu().numpy()
