@@ -35,8 +35,8 @@ class BenchmarkConfig:
             raise ValueError(f"benchmark.attempts is {self.attempts}; want at least 1")
         if self.temperature == 0 and self.attempts > 1:
             raise ValueError("benchmark.attempts > 1 with temperature 0 would repeat one rollout; set attempts=1")
-        if list(self.bands) != sorted(set(self.bands)):
-            raise ValueError(f"benchmark.bands is {self.bands}; want ascending horizons")
+        if not self.bands or list(self.bands) != sorted(set(self.bands)):
+            raise ValueError(f"benchmark.bands is {self.bands}; want at least one horizon, ascending")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,11 @@ class CurriculumConfig:
     group_size: int = 8
     min_useful_share: float = 0.4
 
+    def __post_init__(self) -> None:
+        self.build()  # an unknown name is refused now, not after the first benchmark
+        if self.tasks_per_iteration < 1:
+            raise ValueError(f"curriculum.tasks_per_iteration is {self.tasks_per_iteration}; want at least 1")
+
     def build(self) -> Strategy:
         """The strategy. Raises CurriculumError on an unknown name or a setting it refuses."""
         return build(self.strategy, group_size=self.group_size)
@@ -123,7 +128,7 @@ def fold(
     return Work(
         stage=FOLD,
         parents=(*curriculum.parents, judged),
-        section=[curriculum.pool.digest, curriculum.strategy.name, curriculum.strategy.group_size],
+        section=[curriculum.pool.digest, curriculum.strategy.name, curriculum.strategy.group_size, evidence],
         make=make,
         iteration=iteration,
         schema_version=records.schema_version(Evidence),

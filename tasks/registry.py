@@ -83,8 +83,8 @@ def judge_candidate(
 
 
 def open_registry(uri: str, config: TrackingConfig, home: Path) -> Registry:
-    """The registry of the policy's model name, its ledger beside the home folder's database."""
-    return Registry(uri, config.model_name, ledger=home / "promotions.jsonl")
+    """The registry of the policy's model name, and its ledger in the home folder: one a model."""
+    return Registry(uri, config.model_name, ledger=home / f"promotions-{config.model_name}.jsonl")
 
 
 def settle(

@@ -120,7 +120,7 @@ def roll_out(
     return Work(
         stage=ROLL_OUT,
         parents=(plan.policy.manifest, *parents),
-        section=[config, plan.requests, plan.policy.version, plan.sampling],
+        section=[config, gates, desk.workshop.engine_config.kind, plan.requests, plan.policy.version, plan.sampling],
         make=make,
         iteration=plan.iteration,
         schema_version=records.schema_version(Group),

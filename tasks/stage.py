@@ -32,7 +32,7 @@ class Desk:
     """What every stage of a run works at.
 
     `seed` enters every content key. `salt` is empty, or tells a fresh run from its forerunners, so that nothing is
-    reused. `work` holds what is not finished yet, one folder a content key.
+    reused. `work` holds what is not finished yet, one folder a run and content key.
     """
 
     run_id: str
@@ -88,11 +88,13 @@ Runner = Callable[[Work], Manifest]
 def perform(desk: Desk, work: Work) -> Manifest:
     """The work's manifest: found in the store, or made and published now."""
     key = work.key(desk)
+    # The run's own: another run that does equal work at this moment has a folder of its own.
+    scratch = desk.work / f"{desk.run_id}-{key[:16]}"
     found = desk.store.find(key)
     if found is not None:
         desk.progress.say(f"[dim]{work.label}: done before, reused[/]")
+        _remove(scratch)  # there is one when a kill came right after publishing
         return found
-    scratch = desk.work / key[:16]
     out = scratch / "out"
     scratch.mkdir(parents=True, exist_ok=True)
     _remove(out)
