@@ -52,6 +52,7 @@ class PrefectRunner:
     """Runs each stage as a Prefect task. `overhead_s` is what Prefect took beside the stages' own time."""
 
     desk: Desk
+    retry_delay_s: float = RETRY_DELAY_S
     overhead_s: float = 0.0
     stage_s: dict[str, float] = field(default_factory=dict)
 
@@ -60,10 +61,13 @@ class PrefectRunner:
         from prefect import task
 
         key = work.key(self.desk)
+        found = self.desk.store.find(key)
+        began = False
         inside = 0.0
 
         def stage() -> Manifest:
-            nonlocal inside
+            nonlocal began, inside
+            began = True
             started = time.monotonic()
             try:
                 return perform(self.desk, work)
@@ -76,16 +80,19 @@ class PrefectRunner:
             name=work.stage.name,
             task_run_name=f"{work.label} · {self.desk.run_id}",
             retries=RETRIES,
-            retry_delay_seconds=RETRY_DELAY_S,
+            retry_delay_seconds=self.retry_delay_s,
             retry_condition_fn=_is_ours,
             persist_result=True,
             cache_key_fn=lambda _context, _parameters: key,
-            refresh_cache=self.desk.store.find(key) is None,
+            refresh_cache=found is None,
         )
         manifest: Manifest = run()
         self.overhead_s += time.monotonic() - started - inside
         self.stage_s[work.stage.name] = self.stage_s.get(work.stage.name, 0.0) + inside
-        return manifest
+        if not began:
+            self.desk.progress.say(f"[dim]{work.label}: done before, reused[/]")
+        # Prefect may remember a result that has been made anew since: the store's word counts.
+        return found or manifest
 
 
 def _is_ours(_task: Any, _task_run: Any, state: Any) -> bool:

@@ -132,6 +132,7 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
             stage_s=run.wall_s,
             overhead_s=engine.overhead_s,
             home=home.root,
+            mlflow_uri=uri,
             model_uri=f"models:/{config.tracking.model_name}/{version}",
         )
     (folder / "result.json").write_text(json.dumps(result, indent=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from environments.types import Group, Judged, Trajectory
@@ -27,7 +28,7 @@ class RunNotes:
             raise ConfigError(f"no run {self.run_id!r} below {self.home.root}; there are: {known}")
 
     @property
-    def folder(self) -> Any:
+    def folder(self) -> Path:
         """Where they are."""
         return self.home.run(self.run_id)
 
@@ -46,11 +47,9 @@ class RunNotes:
 
 def trajectories_of(home: Home, run_id: str) -> list[tuple[Trajectory, Judged]]:
     """Every judged trajectory of a run, in order."""
-    notes = RunNotes(home, run_id)
-    groups = [
-        g for m in notes.manifests("rollouts") for g in records.read_parquet(Group, home.store.path(m) / GROUPS_FILE)
-    ]
-    verdicts = {j.rollout_id: j for m in notes.manifests("judged") for j in home.store.read_records(Judged, m)}
+    notes, store = RunNotes(home, run_id), home.store
+    groups = [g for m in notes.manifests("rollouts") for g in records.read_parquet(Group, store.path(m) / GROUPS_FILE)]
+    verdicts = {j.rollout_id: j for m in notes.manifests("judged") for j in store.read_records(Judged, m)}
     return [(t, verdicts[t.rollout_id]) for g in groups for t in g.members if t.rollout_id in verdicts]
 
 

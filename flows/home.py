@@ -13,7 +13,8 @@ from typing import Any
 
 from flows.config import RunConfig
 from infra.records import from_json, to_json
-from infra.store import LocalStore
+from infra.settings import Settings
+from infra.store import Store
 from tasks.progress import Progress
 from tasks.stage import Desk
 from tasks.workshop import Workshop
@@ -21,14 +22,22 @@ from tasks.workshop import Workshop
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folder of all runs: `store/` (artifacts), `runs/ID/`, `work/` (unfinished), `mlflow.db`, `prefect/`."""
+    """The folder of all runs: `store/` (artifacts), `runs/ID/`, `work/` (unfinished), `mlflow.db`, `prefect/`.
+
+    LONGBREATH_STORE and LONGBREATH_MLFLOW_URI move the artifacts and MLflow elsewhere; see `infra.settings`.
+    """
 
     root: Path
 
     @property
-    def store(self) -> LocalStore:
-        """The artifacts of all runs: equal work is shared between them."""
-        return LocalStore(self.root / "store")
+    def settings(self) -> Settings:
+        """Where the store and MLflow are: below `root`, unless the environment names others."""
+        return Settings.read(self.root, os.environ)
+
+    @property
+    def store(self) -> Store:
+        """The artifacts of all runs, opened: equal work is shared between them. Raises StoreError."""
+        return self.settings.open_store()
 
     def run(self, run_id: str) -> Path:
         """The run's own folder."""
@@ -36,8 +45,8 @@ class Home:
 
     @property
     def mlflow_uri(self) -> str:
-        """Where MLflow keeps runs and models by default."""
-        return f"sqlite:///{self.root / 'mlflow.db'}"
+        """Where MLflow keeps runs and models unless a configuration says otherwise."""
+        return self.settings.tracking_uri
 
     @property
     def prefect(self) -> Path:
@@ -68,7 +77,7 @@ def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool 
         folder.mkdir(parents=True, exist_ok=True)
         salt, attempt = _note_attempt(folder, config, fresh=fresh)
         store.sweep()
-        with Workshop(config.engine, home.root / "work") as workshop:
+        with Workshop(config.engine, home.root / "work" / run_id) as workshop:
             yield Desk(
                 run_id=run_id,
                 store=store,
@@ -82,20 +91,27 @@ def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool 
 
 
 def _note_attempt(folder: Path, config: RunConfig, *, fresh: bool) -> tuple[str, int]:
-    (folder / "config.json").write_bytes(to_json(config))
+    _replace(folder / "config.json", to_json(config))
     path = folder / "attempts.json"
     notes: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"salt": "", "attempts": 0}
     if fresh and notes.get("finished", True):
-        notes = {"salt": f"{time.time():.0f}", "attempts": 0, "finished": False}
+        notes = {"salt": f"{time.time_ns()}", "attempts": 0, "finished": False}
     notes["attempts"] += 1
-    path.write_text(json.dumps(notes))
+    _replace(path, json.dumps(notes).encode())
     return str(notes["salt"]), int(notes["attempts"])
 
 
 def note_finished(home: Home, run_id: str) -> None:
     """A later `--fresh` starts anew instead of going on."""
     path = home.run(run_id) / "attempts.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "finished": True}))
+    _replace(path, json.dumps({**json.loads(path.read_text()), "finished": True}).encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file that a kill leaves whole: the old one or the new one."""
+    made = path.with_name(f".{path.name}")
+    made.write_bytes(data)
+    made.replace(path)
 
 
 def saved_config(home: Home, run_id: str) -> RunConfig:

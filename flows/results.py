@@ -21,6 +21,7 @@ def result_of(
     overhead_s: float,
     model_uri: str,
     home: Path,
+    mlflow_uri: str,
 ) -> dict[str, Any]:
     """Keys: run_id, wall_s, held_out {before, after {mean, low, high, n}, gain {mean, low, high}, p_value},
     by_horizon, rollouts {training, probes, uniform_equivalent}, zero_gradient_share [per iteration],
@@ -60,10 +61,15 @@ def result_of(
         "stage_s": {name: round(value, 1) for name, value in stage_s.items()},
         "orchestration_s": round(overhead_s, 2),
         "commands": {
-            "mlflow": f"mlflow ui --backend-store-uri sqlite:///{home / 'mlflow.db'}",
+            "mlflow": _mlflow_page(mlflow_uri),
             "prefect": f"PREFECT_HOME={home / 'prefect'} prefect server start",
         },
     }
+
+
+def _mlflow_page(uri: str) -> str:
+    """How to open MLflow's pages: a server's address, or the command that serves a database."""
+    return uri if uri.startswith(("http://", "https://")) else f"mlflow ui --backend-store-uri {uri}"
 
 
 def plain_estimate(estimate: Estimate) -> dict[str, float]:

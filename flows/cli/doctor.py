@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 
@@ -83,6 +84,18 @@ def _url(name: str, variable: str, why: str) -> Finding:
         return Finding(name, False, f"{url}: {error}", f"start it, or unset {variable}")
 
 
+def _store(home: Path) -> Finding:
+    from flows.home import Home
+    from infra.store import StoreError
+
+    place = Home(home).settings.store
+    try:
+        Home(home).store.find("0" * 64)
+        return Finding("artifact store", True, place)
+    except StoreError as error:
+        return Finding("artifact store", False, str(error), "mend what it names, or unset LONGBREATH_STORE")
+
+
 def _docker() -> Finding:
     import docker
     from docker.errors import DockerException
@@ -111,7 +124,8 @@ def doctor(*, common: Common = Common()) -> int:  # noqa: B008 - frozen
         _box,
         lambda: _home(str(common.home)),
         lambda: _url("Prefect server", "PREFECT_API_URL", "a server of its own is started for each run"),
-        lambda: _url("MLflow server", "MLFLOW_TRACKING_URI", "SQLite below the home folder is used"),
+        lambda: _url("MLflow server", "LONGBREATH_MLFLOW_URI", "SQLite below the home folder is used"),
+        lambda: _store(common.home),
         _docker,
         _gpu,
     ]

@@ -19,8 +19,10 @@ class Refused(RuntimeError):
 def guarded(work: Callable[[], int]) -> int:
     """Run a command; turn the errors we know into one message on standard error and an exit code."""
     from environments.sandboxes.base import SandboxError
+    from flows.engine import PrefectUnready
     from infra.engines.base import EngineError
     from infra.store import RunLocked, StoreError
+    from infra.tracking import TrackingError
 
     try:
         return work()
@@ -30,7 +32,7 @@ def guarded(work: Callable[[], int]) -> int:
         return _say(error, EXIT_LOCKED)
     except Refused as error:
         return _say(error, EXIT_REFUSED)
-    except (StoreError, EngineError, SandboxError) as error:
+    except (StoreError, EngineError, SandboxError, TrackingError, PrefectUnready) as error:
         return _say(error, EXIT_FAILED)
     except (ValueError, FileNotFoundError, KeyError) as error:
         return _say(error.args[0] if isinstance(error, KeyError) and error.args else error, EXIT_BAD_INPUT)

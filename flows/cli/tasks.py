@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
+from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.errors import EXIT_FAILED, guarded
@@ -69,9 +70,9 @@ def show(task_id: str, *, settings: Settings = Settings(), common: Common = Comm
         steps = suite_named(task.suite).reference(task)
         out = console()
         out.print(f"[bold]{task.task_id}[/] ({pool.split}, {task.horizon} turns, at most {task.limits.max_turns})")
-        out.print(f"{task.instruction}\n[dim]{' '.join(task.tags)}[/]\n")
+        out.print(f"{escape(task.instruction)}\n[dim]{' '.join(task.tags)}[/]\n")
         for number, step in enumerate(steps, 1):
-            out.print(f"{number:3} [italic dim]{step.thought}[/]\n    $ {step.command}", markup=True)
+            out.print(f"{number:3} [italic dim]{escape(step.thought)}[/]\n    $ {escape(step.command)}")
         common.emit(
             {
                 **_row(task, pool.split),
@@ -102,7 +103,7 @@ def validate(*, sample: int = 20, settings: Settings = Settings(), common: Commo
         failures = asyncio.run(_prove_all(chosen))
         out = console()
         for task_id, why in failures.items():
-            out.print(f"[red]{task_id}[/]: {why}")
+            out.print(f"[red]{task_id}[/]: {escape(why)}")
         out.print(f"{len(chosen) - len(failures)} of {len(chosen)} tasks are sound")
         common.emit({"proved": len(chosen), "failures": failures})
         return EXIT_FAILED if failures else 0
