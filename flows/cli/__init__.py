@@ -14,6 +14,8 @@ _COMMANDS = {
     "tasks": "flows.cli.tasks:app",
     "runs": "flows.cli.runs:app",
     "trajectory": "flows.cli.trajectory:app",
+    "curriculum": "flows.cli.curriculum:app",
+    "claims": "flows.cli.claims:app",
     "doctor": "flows.cli.doctor:doctor",
     "warm-start": "flows.cli.warm_start:warm_start",
 }
