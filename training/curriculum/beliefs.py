@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy import special
 
 from training.curriculum.base import need
-from training.curriculum.ledger import Bools, Fading, Floats, Ints, State, Visit
+from training.curriculum.ledger import Aging, Floats, Ints, State, Visit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +34,9 @@ class Beliefs:
         return self.alpha_N / (self.alpha_N + self.beta_N)
 
 
-def flat(state: State, fading: Fading, policy_version: int) -> Beliefs:
+def flat(state: State, aging: Aging, policy_version: int) -> Beliefs:
     """Every task on its own from Beta(1, 1): what strategies without a model of kin believe."""
-    passes, fails = fading.advance(state, np.arange(len(state.tasks.ids)), policy_version)
+    passes, fails = aging.now(state, policy_version)
     return Beliefs(passes + 1.0, fails + 1.0, np.full(len(state.tasks.kin_names), 0.5), 2.0)
 
 
@@ -118,23 +118,25 @@ class Drift:
         prior = np.diag([self.sd_per_version**-2, self.sd_per_lesson**-2])
         return np.linalg.solve(prior + np.array([[a11, a12], [a12, a22]]), np.array([b1, b2]))
 
-    def moves(self, state: State, rows: Ints, version: int) -> Floats:
-        """Logits by which each of `rows` has moved since its last visit. [M]"""
-        moved = self._features(state, rows, version) @ self.rates(state)
-        return np.clip(moved, -self.max_move, self.max_move)
+    def moves(self, state: State, version: int) -> Floats:
+        """Logits by which each task has moved since its last visit. [N]"""
+        per_version, per_lesson = self.rates(state)
+        gap = np.maximum(version - state.columns.last_version, 0)
+        moved = per_version * gap + per_lesson * ((gap > 0) & state.columns.mixed)
+        return np.asarray(np.clip(moved, -self.max_move, self.max_move), dtype=np.float64)
 
     def _features(self, state: State, rows: Ints, version: int) -> Floats:
         gap = np.maximum(version - state.columns.last_version[rows], 0).astype(np.float64)
         return np.stack([gap, (gap > 0) & state.columns.mixed[rows]], axis=1).astype(np.float64)
 
-    def learn(self, after: State, visit: Visit) -> State:
-        """Compare what was predicted of the tasks that a visit met again with what came.
+    def learn(self, after: State, visit: Visit, believed: Beliefs) -> State:
+        """Compare what was `believed` of the tasks that a visit met again with what came.
 
         One Gauss-Newton step: passes k of n have mean n p and Beta-binomial variance; d(n p)/d(move) = n p (1-p).
         """
         before, c = visit.before.columns, after.columns
-        met = (before.visits[visit.rows] > 0) & (before.last_version[visit.rows] < visit.version)
-        rows, alpha, beta = visit.rows[met], visit.passes[met], visit.fails[met]
+        rows = visit.rows[(before.visits[visit.rows] > 0) & (before.last_version[visit.rows] < visit.version)]
+        alpha, beta = believed.alpha_N[rows], believed.beta_N[rows]
         n, k = c.batch_size[rows].astype(np.float64), c.batch_passes[rows]
         p = alpha / (alpha + beta)
         slope = n * p * (1 - p)
@@ -154,7 +156,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftingBeta:
-    """The default's beliefs; also the `Fading` of its ledger, whose counts then include the prior."""
+    """The default's beliefs; also the `Fading` of its ledger."""
 
     discount: float
     max_age: int
@@ -166,31 +168,28 @@ class DriftingBeta:
 
     def at(self, state: State, version: int) -> Beliefs:
         """Every task's posterior at a policy version, given all that was folded."""
-        c = state.columns
-        seen = c.visits > 0
-        weight = c.passes + c.fails
-        keep = np.where(seen, self.late_weight(np.maximum(version - c.last_version, 0)), 0.0)
-        mean = self._moved_means(state, seen, weight, version)
-        kept = keep * weight
-        strength = self.prior.strength(state)
-        kin_mean = self.prior.means(state, mean, kept / (kept + strength))
-        lost = (1 - keep) * strength
-        alpha = kept * mean + lost * kin_mean[state.tasks.kin_N]
-        return Beliefs(alpha, kept + lost - alpha, kin_mean, strength)
-
-    def _moved_means(self, state: State, seen: Bools, weight: Floats, version: int) -> Floats:
-        """Where each visited task's mean has drifted to; 0.5 (with no say) where there is none. [N]"""
-        mean = np.full(len(weight), 0.5)
-        rows = np.flatnonzero(seen & (state.columns.last_version < version))
-        mean[seen] = state.columns.passes[seen] / weight[seen]
-        mean[rows] = special.expit(special.logit(mean[rows]) + self.drift.moves(state, rows, version))
-        return mean
+        return _beliefs(self, state, version)
 
     def advance(self, state: State, rows: Ints, version: int) -> tuple[Floats, Floats]:
-        """See Fading."""
+        """See Fading. The counts kept are the whole posterior, the prior of a task's first visit included."""
         beliefs = self.at(state, version)
         return beliefs.alpha_N[rows], beliefs.beta_N[rows]
 
     def late_weight(self, lateness: Ints) -> Floats:
         """See Fading."""
-        return np.asarray(self.discount**lateness, dtype=np.float64)
+        return np.asarray(self.discount ** np.arange(int(lateness.max(initial=0)) + 1))[lateness]
+
+
+@lru_cache(maxsize=4)
+def _beliefs(model: DriftingBeta, state: State, version: int) -> Beliefs:
+    """Pure, so it is kept: a fold asks for the same beliefs more than once. States are compared by identity."""
+    c = state.columns
+    keep = np.where(c.visits > 0, model.late_weight(np.maximum(version - c.last_version, 0)), 0.0)
+    kept = keep * (c.passes + c.fails)
+    grown = c.passes * np.exp(model.drift.moves(state, version))
+    mean = np.divide(grown, grown + c.fails, out=np.full(len(kept), 0.5), where=c.visits > 0)
+    strength = model.prior.strength(state)
+    kin_mean = model.prior.means(state, mean, kept / (kept + strength))
+    lost = (1 - keep) * strength
+    alpha = kept * mean + lost * kin_mean[state.tasks.kin_N]
+    return Beliefs(alpha, kept + lost - alpha, kin_mean, strength)

@@ -172,6 +172,12 @@ class Aging:
         fade = self.late_weight(np.where(c.last_version[rows] >= 0, gap, 0))
         return c.passes[rows] * fade, c.fails[rows] * fade
 
+    def now(self, state: State, version: int) -> tuple[Floats, Floats]:
+        """All counts as they are read at `version`: where visits fade, reading is no visit. [N], [N]"""
+        if self.per == "visit":
+            return state.columns.passes, state.columns.fails
+        return self.advance(state, np.arange(len(state.tasks.ids)), version)
+
     def late_weight(self, lateness: Ints) -> Floats:
         """See Fading."""
         steps = lateness if self.per == "version" else np.minimum(lateness, 1)

@@ -99,12 +99,12 @@ class Posterior:
         check_owner(self.name, state)
         after, visits = ledger.fold(state, evidence, self.model)
         for visit in visits:
-            after = self.drift.learn(after, visit)
+            after = self.drift.learn(after, visit, self.beliefs(visit.before, visit.version))
             after = self._mark(after, visit.rows)
         return after
 
     def _mark(self, state: State, rows: Ints) -> State:
-        """Retire and re-admit by what was believed right after the newest visit: only evidence changes a mark."""
+        """Retire and re-admit by what is believed right after a visit: only evidence changes a mark."""
         c = state.columns
         solved = probability_at_least(c.passes[rows], c.fails[rows], self.solved)
         before = c.retired[rows]

@@ -1,0 +1,236 @@
+"""The default strategy: soft retirement, memory that fades and drifts, rare looks, honest predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from curriculum_fakes import group, iterate, pool, roll, task
+
+from training.curriculum.arena import play
+from training.curriculum.base import CurriculumError
+from training.curriculum.beliefs import KinPrior
+from training.curriculum.calibration import replay
+from training.curriculum.ledger import State
+from training.curriculum.posterior import WORDS, Posterior
+from training.curriculum.simulator import make_world
+
+
+def visited(strategy: Posterior, passes: list[int], size: int = 8, *, tasks: int = 1) -> State:
+    """Task t0 visited once a version with these passes."""
+    state = strategy.start(pool(tasks))
+    for version, k in enumerate(passes):
+        state = strategy.fold(state, group(task(0), k, size, version=version))
+    return state
+
+
+def word(strategy: Posterior, state: State, row: int = 0) -> str:
+    return WORDS[strategy.words(state, strategy.beliefs(state, state.version))[row]]
+
+
+def test_one_lucky_batch_that_the_literal_rule_drops_does_not_retire_a_task() -> None:
+    strategy = Posterior()
+    assert word(strategy, visited(strategy, [6])) != "retired"
+    assert word(strategy, visited(strategy, [4, 6])) != "retired"
+
+
+def test_a_task_solved_again_and_again_retires_and_says_since_when() -> None:
+    strategy = Posterior()
+    state = visited(strategy, [8, 8, 8])
+    assert word(strategy, state) == "retired"
+    assert strategy.explain(state, "t0", policy_version=3)[0].startswith("t0: retired since version ")
+
+
+def test_between_the_two_thresholds_a_mark_stays_what_it_was() -> None:
+    strategy = Posterior(discount=1.0, retire_when=0.9, readmit_when=0.5)
+    rising = visited(strategy, [5, 7])
+    falling = strategy.fold(visited(strategy, [8, 8]), group(task(0), 4, 8, version=2))
+    for state, mark in ((rising, 0), (falling, 1)):
+        c = state.columns
+        from training.curriculum.signal import probability_at_least
+
+        chance = float(probability_at_least(c.passes, c.fails, 0.75)[0])
+        assert (0.0 if mark == 0 else 0.5) <= chance <= 0.9
+        assert c.retired.tolist() == [mark]
+
+
+def test_a_forgotten_task_comes_back_when_it_is_looked_at_again() -> None:
+    strategy = Posterior()
+    state = visited(strategy, [8, 8, 8])
+    assert state.columns.retired.tolist() == [1]
+    state = strategy.fold(state, group(task(0), 1, 4, version=23, kind="probe"))
+    assert state.columns.retired.tolist() == [0]
+    assert state.columns.changed_at.tolist() == [23]
+
+
+def test_time_alone_changes_no_mark() -> None:
+    strategy = Posterior()
+    state = visited(strategy, [8, 8, 8], tasks=2)
+    state = strategy.fold(state, group(task(1), 4, 8, version=60))
+    assert state.columns.retired.tolist() == [1, 0]
+
+
+def test_retired_tasks_are_looked_at_again_on_schedule_before_others_are_probed() -> None:
+    strategy = Posterior(probe_share=0.5, hard_share=0.0, recheck_every=20)
+    state = visited(strategy, [8, 8, 8], tasks=6)
+
+    def rechecked(version: int) -> bool:
+        chosen = strategy.select(state, 2, policy_version=version, seed=3)
+        return any(d.task_id == "t0" and d.kind == "probe" and d.state == "retired" for d in chosen.decisions)
+
+    assert not rechecked(21)
+    assert rechecked(22)
+
+
+def test_retired_tasks_are_seldom_trained_on_while_others_teach_more() -> None:
+    strategy = Posterior(probe_share=0.0, hard_share=0.0)
+    state = strategy.start(pool(8))
+    for i in range(8):
+        for version in range(3):
+            state = strategy.fold(state, group(task(i), 8 if i < 4 else 4, 8, version=version))
+    chosen = [strategy.select(state, 4, policy_version=3, seed=s) for s in range(20)]
+    assert {d.task_id for selection in chosen for d in selection.decisions} == {"t4", "t5", "t6", "t7"}
+
+
+def test_tasks_that_always_fail_stay_alive_at_a_small_share_with_larger_groups() -> None:
+    strategy = Posterior(probe_share=0.0, hard_share=0.05)
+    state = strategy.start(pool(40))
+    for version in range(3):
+        for i in range(40):
+            state = strategy.fold(state, group(task(i), 0 if i < 10 else 4, 8, version=version))
+    spent = kept = 0
+    for seed in range(60):
+        chosen = strategy.select(state, 16, policy_version=3, seed=seed)
+        hard = [d for d in chosen.decisions if d.state == "hard" and "kept alive" in d.why]
+        assert all(d.group_size == 16 and int(d.task_id[1:]) < 10 for d in hard)
+        spent += chosen.num_rollouts
+        kept += sum(d.group_size for d in hard)
+    assert kept / spent == pytest.approx(0.05, abs=0.02)
+
+
+def test_group_sizes_follow_the_signal_and_the_signal_follows_the_advantage() -> None:
+    def sizes(strategy: Posterior) -> dict[str, int]:
+        state = strategy.start(pool(2))
+        for version in range(6):
+            for i, passes in enumerate([1, 4]):
+                state = strategy.fold(state, group(task(i), passes, 8, version=version))
+        chosen = strategy.select(state, 3, policy_version=6, seed=0)
+        return {d.task_id: d.group_size for d in chosen.decisions}
+
+    plain = {"probe_share": 0.0, "hard_share": 0.0}
+    assert sizes(Posterior(advantage="std", **plain)) == {"t0": 16, "t1": 8}  # type: ignore[arg-type]
+    assert sizes(Posterior(advantage="mean", **plain)) == {"t0": 8, "t1": 8}  # type: ignore[arg-type]
+
+
+def test_probes_go_kin_by_kin_to_what_was_not_seen_for_longest() -> None:
+    strategy = Posterior(probe_share=0.5, hard_share=0.0)
+    state = strategy.start(pool(6, num_kin=2))
+    for version, i in enumerate([0, 1, 2, 3, 5]):
+        state = strategy.fold(state, group(task(i), 4, 8, version=version))
+    chosen = strategy.select(state, 2, policy_version=9, seed=0)
+    assert {d.task_id: d.why for d in chosen.decisions if d.kind == "probe"} == {
+        "t4": "probe of kin fake/2-3/kin:0: never seen",
+        "t1": "probe of kin fake/2-3/kin:1: last seen at version 1",
+    }
+
+
+def test_a_new_task_starts_from_its_kin() -> None:
+    strategy = Posterior()
+    state = strategy.start(pool(40, num_kin=2))
+    for i in range(20):
+        state = strategy.fold(state, group(task(i), 7 if i % 2 else 1, 8))
+    means = strategy.beliefs(state, 1).mean_N
+    assert means[20] < 0.25
+    assert means[21] > 0.75
+
+
+def test_how_much_kin_say_is_learned_from_how_alike_they_are() -> None:
+    strategy = Posterior()
+    alike, unlike = strategy.start(pool(30)), strategy.start(pool(30))
+    for i in range(30):
+        alike = strategy.fold(alike, group(task(i), 4, 8))
+        unlike = strategy.fold(unlike, group(task(i), 8 * (i % 2), 8))
+    prior = KinPrior()
+    assert prior.strength(alike) == 20.0
+    assert prior.strength(unlike) == 0.4
+
+
+def moving_pool(per_version: float, *, versions: int = 40) -> tuple[Posterior, State]:
+    """60 tasks whose logits all move by `per_version`; 8 groups a version."""
+    strategy, rng = Posterior(), np.random.default_rng(5)
+    tasks = pool(60, num_kin=3)
+    logit = rng.normal(-1.0, 1.0, 60)
+    state = strategy.start(tasks)
+    for version in range(versions):
+        rates = 1 / (1 + np.exp(-(logit + per_version * version)))
+        chosen = strategy.select(state, 8, policy_version=version, seed=0)
+        state = strategy.fold(state, roll(chosen, rates.tolist(), rng))
+    return strategy, state
+
+
+def test_drift_is_learned_where_there_is_some_and_not_where_there_is_none() -> None:
+    moving, state = moving_pool(0.06)
+    still, quiet = moving_pool(0.0)
+    assert moving.drift.rates(state)[0] == pytest.approx(0.06, abs=0.03)
+    assert abs(still.drift.rates(quiet)[0]) < 0.02
+    assert moving.beliefs(state, 50).mean_N.mean() > moving.beliefs(state, 40).mean_N.mean() + 0.02
+
+
+def test_old_evidence_fades_towards_the_kin() -> None:
+    strategy = Posterior(discount=0.9)
+    state = strategy.start(pool(20))
+    for i in range(20):
+        state = strategy.fold(state, group(task(i), 8 if i == 0 else 2, 8))
+    means = [strategy.beliefs(state, v).mean_N[0] for v in (0, 10, 40, 200)]
+    assert means == sorted(means, reverse=True)
+    assert means[0] > 0.7
+    assert means[-1] == pytest.approx(strategy.beliefs(state, 200).kin_mean_K[0], abs=0.01)
+
+
+@pytest.mark.parametrize("shape", ["u_shaped", "flat"])
+def test_predictions_come_true_within_five_points_in_a_drifting_world(shape: str) -> None:
+    from training.curriculum.calibration import reliability
+
+    world = make_world(shape, "kin", "std", 400)
+    log = play(lambda _: Posterior(), world, groups_per_step=32, max_rollouts=10_000, seed=400)
+    found = reliability(np.array(log.expected), np.array(log.mixed, dtype=float))
+    assert len(log.expected) > 1000
+    assert found.gap < 0.05
+    assert abs(found.bias) < 0.05
+
+
+def test_replaying_a_log_finds_the_liar() -> None:
+    """The same log, predicted by the posterior and by one that forgets everything between versions."""
+    strategy, tasks, rng = Posterior(), pool(30), np.random.default_rng(1)
+    rates = [0.02, 0.98, 0.5] * 10
+    state, log = strategy.start(tasks), []
+    for version in range(12):
+        evidence = [e for i in range(30) for e in group(task(i), int(rng.binomial(8, rates[i])), 8, version=version)]
+        state, log = strategy.fold(state, evidence), log + evidence
+    honest = replay(strategy, tasks, log)
+    forgetful = replay(Posterior(discount=1e-9), tasks, log)
+    assert honest.gap < 0.08
+    assert honest.brier < 0.7 * forgetful.brier
+
+
+def test_explanations_carry_posterior_evidence_decision_and_why() -> None:
+    strategy = Posterior()
+    state = iterate(strategy, strategy.start(pool(6)), [0.5] * 6, versions=range(8), groups=3)
+    text = "\n".join(strategy.explain(state, "t3", policy_version=8))
+    for part in ("pass rate 0.", "90% interval", "Beta(", "evidence: ", "newest visit: ", "kin fake/2-3/kin:0",
+                 "P(p >= 0.75) = ", "retires above 0.90, returns below 0.50", "carries gradient", "of 6"):  # fmt: skip
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"readmit_when": 0.95}, "the gap between them is the hysteresis"),
+        ({"probe_size": 1}, "probe_size is 1; want 2..8"),
+        ({"large_group": 4}, "large_group 4 is under 8"),
+        ({"probe_share": 0.4, "hard_share": 0.3}, "at most half in all"),
+        ({"too_hard": 0.8}, "want 0 < low < high < 1"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(CurriculumError, match=message):
+        Posterior(**settings)  # type: ignore[arg-type]
