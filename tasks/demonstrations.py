@@ -33,12 +33,18 @@ class DemonstrationConfig:
     error_rate: float = 0.25
     verify_rate: float = 0.3
     recover_rate: float = 0.4
+    haste: float = 0.35
     seed: int = 0
 
     @property
     def rates(self) -> Rates:
         """As the demonstrator takes them."""
-        return Rates(error_rate=self.error_rate, verify_rate=self.verify_rate, recover_rate=self.recover_rate)
+        return Rates(
+            error_rate=self.error_rate,
+            verify_rate=self.verify_rate,
+            recover_rate=self.recover_rate,
+            haste=self.haste,
+        )
 
 
 def completion_text(move: Move) -> str:

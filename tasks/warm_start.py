@@ -1,7 +1,7 @@
 """The warm start: from nothing to a policy that can do the task, noisily, by imitating demonstrations.
 
-Three stages, each found again by its content key: an untrained policy with a tokenizer of the suite's own text; the
-demonstrations, through the one path; supervised training on their chains.
+An untrained policy with a tokenizer of the suite's own text; then lessons, each of two stages: demonstrations, through
+the one path, and supervised training on their chains. All are found again by content key.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tasks.demonstrations import (
     plain_text,
     protocol_phrases,
 )
+from tasks.pools import PoolConfig
 from tasks.rollouts import GROUPS_FILE, Journal, read_groups
 from tasks.stage import Desk, Runner, Stage, Work
 from training.policy import PolicyShape, build_policy
@@ -36,64 +37,100 @@ IMITATE = Stage(name="imitate", version=1, kind="policy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarmStartConfig:
-    """A warm start. `text_tasks` teach the tokenizer, all tasks of the pool are demonstrated once.
+class Lesson:
+    """`tasks` demonstrated once each, trained on in `passes` with a rate that falls to 0 by a cosine."""
 
-    `passes` over all demonstrations in batches of `batch_size`; the rate falls to 0 by a cosine. Many small batches
-    teach a small model to copy names and numbers from what it reads; few large ones do not.
+    tasks: int
+    passes: int
+    learning_rate: float
+    demonstrations: DemonstrationConfig
+
+
+VARIED = Lesson(tasks=2000, passes=8, learning_rate=2e-3, demonstrations=DemonstrationConfig())
+"""Many mistakes and ways out of them: teaches the commands, and to copy names and numbers from what was read."""
+HASTY = Lesson(
+    tasks=600,
+    passes=3,
+    learning_rate=1e-3,
+    demonstrations=DemonstrationConfig(error_rate=0.1, verify_rate=0.1, recover_rate=0.4, haste=0.5, seed=1),
+)
+"""The habit to start from: it can verify and go back, but does so rarely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStartConfig:
+    """A warm start. `text_tasks` of the first lesson teach the tokenizer.
+
+    Many small batches teach a small model to copy what it reads; few large ones do not.
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
-    demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
+    lessons: tuple[Lesson, ...] = (VARIED, HASTY)
     text_tasks: int = 300
-    passes: int = 8
     batch_size: int = 8
-    learning_rate: float = 2e-3
     concurrency: int = 32
 
 
-def make_warm_start(desk: Desk, run: Runner, pool: TaskPool, config: WarmStartConfig) -> Manifest:
-    """The manifest of the trained policy folder."""
-    seed_policy = run(_seed_policy(desk, pool, config))
-    demonstrations = run(_demonstrate(desk, seed_policy, pool, config))
-    return run(_imitate(desk, seed_policy, demonstrations, config))
+def make_warm_start(desk: Desk, run: Runner, pools: PoolConfig, config: WarmStartConfig) -> Manifest:
+    """The manifest of the trained policy folder. Lesson i demonstrates train tasks of pool seed + 1001 + i."""
+    suite = desk.workshop.suite(pools.suite)
+    taught = [
+        suite.pool(
+            split="train",
+            size=lesson.tasks,
+            seed=pools.seed + 1001 + number,
+            min_horizon=pools.min_horizon,
+            max_horizon=pools.max_horizon,
+        )
+        for number, lesson in enumerate(config.lessons)
+    ]
+    policy = seed_policy = run(_seed_policy(desk, taught[0], config))
+    for lesson, pool in zip(config.lessons, taught, strict=True):
+        demonstrations = run(_demonstrate(desk, seed_policy, pool, lesson, config.concurrency))
+        policy = run(_imitate(desk, policy, demonstrations, lesson, config.batch_size))
+    return policy
 
 
 def _seed_policy(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Work:
-    section = [pool.digest, config.shape, config.demonstrations, config.text_tasks]
+    section = [pool.digest, config.shape, config.lessons[0].demonstrations, config.text_tasks]
 
     def make(out: Path, scratch: Path) -> int:
         suite = desk.workshop.suite(pool.tasks[0].suite)
         tasks = pool.tasks[: config.text_tasks]
-        texts = desk.workshop.run(plain_text, tasks, suite, desk.workshop.boxes, config.demonstrations)
+        texts = desk.workshop.run(plain_text, tasks, suite, desk.workshop.boxes, config.lessons[0].demonstrations)
         build_policy(out, corpus=texts, phrases=protocol_phrases(), shape=config.shape, seed=desk.seed)
         return 0
 
     return Work(stage=SEED_POLICY, parents=(), section=section, make=make)
 
 
-def _demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, config: WarmStartConfig) -> Work:
+def _demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, lesson: Lesson, concurrency: int) -> Work:
     def make(out: Path, scratch: Path) -> int:
         journal = Journal(scratch)
-        groups = desk.workshop.run(_groups, desk, desk.store.path(policy), pool, config, journal)
+        boxes = WatchedBoxes(desk.workshop.boxes)
+        groups = desk.workshop.run(_groups, desk, desk.store.path(policy), boxes, pool, lesson, concurrency, journal)
         out.mkdir()
         shutil.copytree(journal.states, out / "states")
-        records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
-        return len(groups)
+        return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
 
-    section = [pool.digest, config.demonstrations]
+    section = [pool.digest, lesson.demonstrations]
     schema = records.schema_version(Group)
     return Work(stage=DEMONSTRATE, parents=(policy,), section=section, make=make, schema_version=schema)
 
 
 async def _groups(
-    desk: Desk, folder: Path, pool: TaskPool, config: WarmStartConfig, journal: Journal
+    desk: Desk,
+    folder: Path,
+    boxes: WatchedBoxes,
+    pool: TaskPool,
+    lesson: Lesson,
+    concurrency: int,
+    journal: Journal,
 ) -> Sequence[Group]:
     from infra.engines.forced import ForcedEngine
     from infra.engines.local import LocalEngine
 
-    boxes = WatchedBoxes(desk.workshop.boxes)
-    engine = ForcedEngine(LocalEngine(folder), Script(boxes, config.demonstrations))
+    engine = ForcedEngine(LocalEngine(folder), Script(boxes, lesson.demonstrations))
     recorder = PolarRecorder(engine, desk.work / "demonstration-calls")
     room = RolloutRoom(
         suite=desk.workshop.suite(pool.tasks[0].suite),
@@ -102,7 +139,7 @@ async def _groups(
         recorder=recorder,
         log=journal,
         sampling=Sampling(temperature=1.0, max_tokens=256, seed=desk.seed),
-        concurrency=config.concurrency,
+        concurrency=concurrency,
     )
     desk.progress.begin("demonstrate", iteration=None, total=len(pool.tasks))
     try:
@@ -113,7 +150,7 @@ async def _groups(
         await engine.aclose()
 
 
-def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, config: WarmStartConfig) -> Work:
+def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, lesson: Lesson, batch_size: int) -> Work:
     from training.warm_start import imitate
 
     def make(out: Path, scratch: Path) -> int:
@@ -121,14 +158,14 @@ def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, config: War
             desk.store.path(policy),
             [m for g in read_groups(desk, demonstrations) for m in g.members],
             out,
-            passes=config.passes,
-            batch_size=config.batch_size,
-            learning_rate=config.learning_rate,
+            passes=lesson.passes,
+            batch_size=batch_size,
+            learning_rate=lesson.learning_rate,
             seed=desk.seed,
             on_step=_shown(desk, "imitate"),
         )
 
-    section = [config.passes, config.batch_size, config.learning_rate]
+    section = [lesson.passes, batch_size, lesson.learning_rate]
     return Work(stage=IMITATE, parents=(policy, demonstrations), section=section, make=make)
 
 

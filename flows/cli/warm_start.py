@@ -13,8 +13,6 @@ from flows.cli.options import Common, Settings
 def warm_start(
     out: Path,
     *,
-    demonstrations: int = 2000,
-    passes: int = 8,
     settings: Settings = Settings(),  # noqa: B008 - frozen
     common: Common = Common(),  # noqa: B008 - frozen
 ) -> int:
@@ -24,10 +22,6 @@ def warm_start(
     ----------
     out: Path
         The model folder to write; it must not exist.
-    demonstrations: int
-        How many tasks to demonstrate (of the train split, other than the run's own).
-    passes: int
-        How often all demonstrations are trained on.
     """
 
     def work() -> int:
@@ -43,15 +37,7 @@ def warm_start(
             raise ConfigError(f"{out} exists; name a folder that does not, or remove it")
         config = settings.build()
         with LiveProgress(1) as progress, open_desk(Home(common.home), config, progress) as desk:
-            suite = desk.workshop.suite(config.pool.suite)
-            pool = suite.pool(
-                split="train",
-                size=demonstrations,
-                seed=config.pool.seed + 1000,
-                min_horizon=config.pool.min_horizon,
-                max_horizon=config.pool.max_horizon,
-            )
-            made = make_warm_start(desk, partial(perform, desk), pool, WarmStartConfig(passes=passes))
+            made = make_warm_start(desk, partial(perform, desk), config.pool, WarmStartConfig())
             shutil.copytree(desk.store.path(made), out)
         digest = digest_folder(out)
         console().print(f"{out}: digest {digest}")

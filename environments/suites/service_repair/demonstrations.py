@@ -16,9 +16,6 @@ from environments.suites.service_repair.mistakes import wrong_command
 from environments.suites.service_repair.rules import CHECK, RULES, Choice, choose
 
 ANSWER = "done"
-_HASTE = 0.35
-"""How often one who does not verify takes a mend for the last one; else he goes on with the next check."""
-
 _FIRST = ("see what is wrong", "check first", "look what fails")
 _AGAIN = ("check again", "verify it", "wait , check again", "see if it holds")
 _VERIFY = ("verify first", "verify before the answer", "do not guess , check")
@@ -54,14 +51,18 @@ Move = ReferenceStep | FinalAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Probabilities: of a wrong move at a look or mend; of verifying after a mend; of looking after an error."""
+    """Probabilities: of a wrong move at a look or mend; of verifying after a mend; of looking after an error.
+
+    `haste`: how often one who does not verify takes a mend for the last one; else he goes on with the next check.
+    """
 
     error_rate: float
     verify_rate: float
     recover_rate: float
+    haste: float = 0.35
 
     def __post_init__(self) -> None:
-        for name in ("error_rate", "verify_rate", "recover_rate"):
+        for name in ("error_rate", "verify_rate", "recover_rate", "haste"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; want a probability")
 
@@ -117,7 +118,7 @@ class Demonstrator:
                 return self._step(_REPEAT, history[-1].command)
         if self._chance(self._rates.verify_rate):
             return self._step(_AGAIN + _VERIFY, CHECK)
-        if self._chance(_HASTE):
+        if self._chance(self._rates.haste):
             return self._finish(_UNVERIFIED)
         return self._step(_AGAIN, CHECK)
 
@@ -147,7 +148,7 @@ class Demonstrator:
 
     @property
     def _haste(self) -> float:
-        return (1 - self._rates.verify_rate) * _HASTE
+        return (1 - self._rates.verify_rate) * self._rates.haste
 
     def _chance(self, probability: float) -> bool:
         return self._rng.random() < probability
