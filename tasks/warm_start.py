@@ -72,13 +72,13 @@ class WarmStartConfig:
 
 
 def make_warm_start(desk: Desk, run: Runner, pools: PoolConfig, config: WarmStartConfig) -> Manifest:
-    """The manifest of the trained policy folder. Lesson i demonstrates train tasks of pool seed + 1001 + i."""
+    """The manifest of the trained policy folder. Lesson i demonstrates train tasks of pool seed + 1000 + i."""
     suite = desk.workshop.suite(pools.suite)
     taught = [
         suite.pool(
             split="train",
             size=lesson.tasks,
-            seed=pools.seed + 1001 + number,
+            seed=pools.seed + 1000 + number,
             min_horizon=pools.min_horizon,
             max_horizon=pools.max_horizon,
         )
