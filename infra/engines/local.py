@@ -67,7 +67,9 @@ class LocalEngine:
         return Scheduler(model, cache, chunk_tokens=self._settings.chunk_tokens)
 
     def _load(self, folder: Path) -> PackedModel:
-        return PackedModel(folder, max_rows=self._settings.num_slots + self._settings.chunk_tokens)
+        settings = self._settings
+        max_rows = settings.num_slots + settings.chunk_tokens
+        return PackedModel(folder, max_rows=max_rows, num_threads=settings.num_threads)
 
     @property
     def model_folder(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ _SMALLEST_ROWS = 8
 class PackedModel:
     """The weights of one policy version. `hidden` and `logits` are pure functions of them and of the ids."""
 
-    def __init__(self, folder: Path, *, max_rows: int) -> None:
+    def __init__(self, folder: Path, *, max_rows: int, num_threads: int = 1) -> None:
         self._model = _load(folder)
+        self._num_threads = num_threads
+        self._helpers = ThreadPoolExecutor(max(num_threads - 1, 1), thread_name_prefix="attention")
         self.vocab_size: int = self._model.get_output_embeddings().weight.shape[0]
         self.max_positions: int = self._model.config.max_position_embeddings
         self.shapes = {name: tuple(p.shape) for name, p in self._model.named_parameters()}
@@ -33,7 +36,7 @@ class PackedModel:
     def hidden(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
         """`hidden[N, H]` after the last norm, for the N tokens of `pieces` in order; the cache holds them then."""
         total = sum(len(piece.ids) for piece in pieces)
-        packing = pack(pieces, self.padded(total), cache)
+        packing = pack(pieces, self.padded(total), cache, num_threads=self._num_threads, helpers=self._helpers)
         output = self._model.get_decoder()(
             input_ids=packing.input_ids, position_ids=packing.position_ids, use_cache=False, packing=packing
         )
@@ -47,6 +50,10 @@ class PackedModel:
         padded = torch.nn.functional.pad(hidden, (0, 0, 0, self.padded(count) - count))
         temperature = torch.nn.functional.pad(temperature, (0, padded.shape[0] - count), value=1.0)
         return scaled_logits(padded, head.weight, temperature)[:count]
+
+    def close(self) -> None:
+        """End the threads that helped."""
+        self._helpers.shutdown()
 
     def padded(self, rows: int) -> int:
         """The row count, among those that agree bitwise, in which `rows` rows are computed."""

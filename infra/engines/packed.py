@@ -11,15 +11,18 @@ chunks a prompt was read, which tokens were sampled and which read back, or whet
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from infra.engines.attention import DIM_STEP, attend_rows, store_rows
+from infra.engines.attention import DIM_STEP, Floats, attend_rows, store_rows
 from infra.engines.base import EngineError
 
 ATTENTION = "longbreath_packed"
@@ -73,17 +76,22 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Pieces laid out in M rows: row m is position `positions[m]` of slot `slots[m]` of `cache`."""
+    """Pieces laid out in M rows: row m is position `positions[m]` of slot `slots[m]` of `cache`.
+
+    Rows `bounds[i]:bounds[i + 1]` attend in one thread: the first in the caller's, the others in `helpers`.
+    """
 
     input_ids: Tensor
     position_ids: Tensor
-    slots: np.ndarray[Any, np.dtype[np.int64]]
-    positions: np.ndarray[Any, np.dtype[np.int64]]
+    slots: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     cache: KVCache
+    bounds: Sequence[int]
+    helpers: Executor
 
 
-def pack(pieces: Sequence[Piece], num_rows: int, cache: KVCache) -> Packing:
-    """Lay `pieces` out in order, padded with scrap rows to `num_rows`."""
+def pack(pieces: Sequence[Piece], num_rows: int, cache: KVCache, *, num_threads: int, helpers: Executor) -> Packing:
+    """Lay `pieces` out in order, padded with scrap rows to `num_rows`, for `num_threads` attending threads."""
     ids, positions, slots = (np.zeros(num_rows, dtype=np.int64) for _ in range(3))
     slots.fill(cache.num_slots)
     row = 0
@@ -91,7 +99,22 @@ def pack(pieces: Sequence[Piece], num_rows: int, cache: KVCache) -> Packing:
         rows = slice(row, row + len(piece.ids))
         ids[rows], slots[rows], positions[rows] = piece.ids, piece.slot, range(piece.start, piece.end)
         row += len(piece.ids)
-    return Packing(torch.from_numpy(ids)[None], torch.from_numpy(positions)[None], slots, positions, cache)
+    return Packing(
+        input_ids=torch.from_numpy(ids)[None],
+        position_ids=torch.from_numpy(positions)[None],
+        slots=slots,
+        positions=positions,
+        cache=cache,
+        bounds=_even_bounds(positions + 1, num_threads),
+        helpers=helpers,
+    )
+
+
+def _even_bounds(work: npt.NDArray[np.int64], num_parts: int) -> list[int]:
+    """Cuts `work[M]` into parts of about equal sums: `num_parts + 1` bounds from 0 to M."""
+    done = np.cumsum(work)
+    inner = np.searchsorted(done, done[-1] * np.arange(1, num_parts) / num_parts) + 1
+    return [0, *inner.tolist(), len(work)]
 
 
 def packed_attention(
@@ -109,9 +132,21 @@ def packed_attention(
     num_rows, heads, dim = rows.shape
     grouped = rows.view(num_rows, rows_k.shape[1], heads // rows_k.shape[1], dim)
     output = grouped.new_empty(*grouped.shape[:3], value.shape[3])
-    where = packing.slots, packing.positions
-    attend_rows(grouped.numpy(), *where, keys, values, np.float32(kwargs["scaling"]), output.numpy())
+    _attend(packing, grouped.numpy(), keys, values, np.float32(kwargs["scaling"]), output.numpy())
     return output.view(1, num_rows, heads, value.shape[3]), None
+
+
+def _attend(packing: Packing, query: Floats, keys: Floats, values: Floats, scaling: np.float32, output: Floats) -> None:
+    def part(first: int, last: int) -> None:
+        rows = slice(first, last)
+        where = packing.slots[rows], packing.positions[rows]
+        attend_rows(query[rows], *where, keys, values, scaling, output[rows])
+
+    (first, last), *others = pairwise(packing.bounds)
+    pending = [packing.helpers.submit(part, *bounds) for bounds in others]
+    part(first, last)
+    for future in pending:
+        future.result()
 
 
 def _refuse_unsupported(head_dim: int, positions: int, options: dict[str, Any]) -> None:

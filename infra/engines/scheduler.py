@@ -111,6 +111,7 @@ class Scheduler:
 
     def swap_model(self, model: PackedModel) -> None:
         """Answer with other weights of the same shapes from now on. No call may be under way."""
+        self.model.close()
         self.model = model
         self.table.clear()
 

@@ -163,6 +163,8 @@ class EngineWorker:
             _hand_over(listener.loop, [(listener, call.take_delta() if error is None else self._failure(error))])
         for _, future in chores:
             future.set_exception(self._failure(error))
+        if self.scheduler is not None:
+            self.scheduler.model.close()
         return True
 
     def _failure(self, error: BaseException | None) -> EngineError:

@@ -1,6 +1,6 @@
 """Sampled tokens a second on multi-turn work: the local engine against its peers, in one run.
 
-    export PYTHONPATH=tests
+    export PYTHONPATH=.:tests
     python tests/benchmarks/engine.py --threads 1
     python tests/benchmarks/engine.py --peers generate --vllm-url http://127.0.0.1:8123
 
