@@ -1,0 +1,101 @@
+"""A finished run's folder, made of real artifacts: what the commands that look back read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from environments.rollout import GroupRequest
+from environments.types import Group, Judged, TaskPool, Trajectory, Usage, Verdict
+from flows.config import RunConfig
+from flows.home import Home, open_desk
+from flows.overrides import with_flags
+from flows.presets import preset
+from infra import records
+from infra.manifest import Manifest
+from tasks.pass_rates import Curriculum, fold, new_evidence, read_selection, requests_of, select
+from tasks.pools import make_pools
+from tasks.progress import Silent
+from tasks.rollouts import GROUPS_FILE
+from tasks.stage import Desk, Stage, Work, perform
+
+CONFIG = with_flags(
+    preset("tiny"),
+    ("pool.train_tasks=12", "pool.held_out_tasks=4", "curriculum.tasks_per_iteration=4", "curriculum.group_size=4"),
+)
+
+
+def a_run(root: Path, config: RunConfig = CONFIG, *, iterations: int = 2) -> TaskPool:
+    """Do a run's selections and folds for real, with rollouts whose first half passes; the pool."""
+    home = Home(root)
+    with open_desk(home, config, Silent()) as desk:
+        pool = make_pools(desk.workshop.suite(config.pool.suite), config.pool).train
+        curriculum = Curriculum(strategy=config.curriculum.build(), pool=pool, folded=None)
+        made: list[Manifest] = []
+        for number in range(iterations):
+            chosen = perform(
+                desk, select(desk, curriculum, config.curriculum, policy_version=number, iteration=number, probes=False)
+            )
+            selection = read_selection(desk, chosen)
+            groups = [_group(r, number) for r in requests_of(selection, pool, prefix=f"i{number:03d}-")]
+            verdicts = [_verdict(m) for g in groups for m in g.members]
+            rollouts, judged = _rollouts(desk, groups), _judged(desk, verdicts)
+            evidence = new_evidence(selection, groups, verdicts)
+            folded = perform(desk, fold(desk, curriculum, evidence, judged, iteration=number))
+            curriculum = Curriculum(strategy=curriculum.strategy, pool=pool, folded=folded)
+            made += [chosen, rollouts, judged, folded]
+    (home.run(config.run_id) / "stages.jsonl").write_bytes(b"".join(records.to_json(m) + b"\n" for m in made))
+    return pool
+
+
+def _group(request: GroupRequest, version: int) -> Group:
+    usage = Usage(turns=0, calls=1, prompt_tokens=5, completion_tokens=5, wall_s=0.1, sandbox_s=0.0)
+    members = tuple(
+        Trajectory(
+            rollout_id=f"{request.group_id}-{index}",
+            group_id=request.group_id,
+            index=index,
+            attempt=0,
+            task_id=request.task.task_id,
+            status="completed",
+            fault="",
+            chains=(),
+            turns=(),
+            final_payload="done" if index < request.size // 2 else None,
+            usage=usage,
+            policy_versions=(version, version),
+            final_state_uri="",
+        )
+        for index in range(request.size)
+    )
+    task = request.task
+    return Group(
+        group_id=request.group_id,
+        task_id=task.task_id,
+        task_digest=task.digest,
+        requested_size=request.size,
+        members=members,
+    )
+
+
+def _verdict(member: Trajectory) -> Judged:
+    passed = member.final_payload == "done"
+    result = Verdict(gates=(), scores=(), reward=float(passed), passed=passed)
+    return Judged(rollout_id=member.rollout_id, group_id=member.group_id, task_id=member.task_id, result=result)
+
+
+def _rollouts(desk: Desk, groups: list[Group]) -> Manifest:
+    def make(out: Path, scratch: Path) -> int:
+        out.mkdir()
+        return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
+
+    stage, schema = Stage(name="roll_out", version=1, kind="rollouts"), records.schema_version(Group)
+    return perform(desk, Work(stage=stage, parents=(), section=groups, make=make, schema_version=schema))
+
+
+def _judged(desk: Desk, verdicts: list[Judged]) -> Manifest:
+    def make(out: Path, scratch: Path) -> int:
+        return records.write_parquet(verdicts, out, cls=Judged)
+
+    stage, schema = Stage(name="judge", version=1, kind="judged"), records.schema_version(Judged)
+    name = "judged.parquet"
+    return perform(desk, Work(stage=stage, parents=(), section=verdicts, make=make, name=name, schema_version=schema))
