@@ -27,7 +27,8 @@ def check_quality(
     def make(out: Path, scratch: Path) -> int:
         from tasks.quality_checks import check_trajectories
 
-        logging.getLogger("great_expectations").setLevel(logging.WARNING)
+        # The library sets its own level when it is imported; its notices are not for a run's log.
+        logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
         desk.progress.begin("check data", iteration=iteration, total=0)
         docs = scratch / DOCS
         report = check_trajectories(
