@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,10 @@ from environments.polar.messages import Conversation, Message, same_reasoning
 from environments.types import ForkCause, Role
 
 MAIN = "main"
+# A call index is line, resample number and ordinal side by side: 20 bits of ordinal, 8 of resample, then the line.
+ORDINAL_BITS, RESAMPLE_BITS = 20, 8
+# Whole copies of ids are kept for this many of the calls that ended last; others are put together when needed.
+RECENT_NODES = 16
 # Phrases of the one-shot calls that harnesses make beside the work (titles, topics); matched in lower case.
 SIDE_PHRASES = ("title", "isnewtopic", "new topic", "summarize this coding conversation in under")
 
@@ -77,13 +82,22 @@ class Place:
     related: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Where a beginning of a conversation was seen first."""
+
+    line: Line
+    call_id: str
+
+
 @dataclass(slots=True)
 class Lineage:
-    """The tree of one rollout."""
+    """The tree of one rollout. `_seen` knows beginnings under their root and, without it, whatever the root."""
 
     lines: list[Line] = field(default_factory=list)
     _by_state: dict[bytes, Node] = field(default_factory=dict)
-    _seen: dict[bytes, tuple[Line, str]] = field(default_factory=dict)
+    _seen: dict[bytes, Seen] = field(default_factory=dict)
+    _recent: deque[Node] = field(default_factory=deque)
 
     def place(self, conversation: Conversation, root: bytes, tools: Sequence[Any], hints: Hints) -> Place:
         """Find the parent by meaning, else name the cause of the fork."""
@@ -105,11 +119,11 @@ class Lineage:
         return None, messages
 
     def _fork(self, conversation: Conversation, root: bytes, tools: Sequence[Any], hints: Hints) -> Place:
-        depth, line, related = self._deepest_shared(conversation)
-        length = len(conversation.chain) - 1
-        if line is not None and depth >= 1 and not self._is_other_agent(hints, line):
-            cause: ForkCause = "compacted" if length < line.longest else "rewritten"
-            return Place(line=line, parent=None, new=conversation.messages, cause=cause, related=related)
+        seen = self._shared(conversation, root, bool(tools))
+        if seen is not None and not self._is_other_agent(hints, seen.line):
+            shorter = len(conversation.chain) - 1 < seen.line.longest
+            cause: ForkCause = "compacted" if shorter else "rewritten"
+            return Place(line=seen.line, parent=None, new=conversation.messages, cause=cause, related=seen.call_id)
         line = next((x for x in self.lines if x.root == root and not self._is_other_agent(hints, x)), None)
         if line is not None and line.role != "side":
             return Place(line=line, parent=None, new=conversation.messages, cause="compacted", related=line.last_call)
@@ -119,13 +133,17 @@ class Lineage:
     def _is_other_agent(hints: Hints, line: Line) -> bool:
         return bool(hints.agent_id) and line.agent_id != hints.agent_id
 
-    def _deepest_shared(self, conversation: Conversation) -> tuple[int, Line | None, str | None]:
-        """How many messages at the start were seen before (whatever the system text), and in which line."""
+    def _shared(self, conversation: Conversation, root: bytes, has_tools: bool) -> Seen | None:
+        """Where the longest known beginning was seen: under the same root, or two messages deep under another.
+
+        One message alone proves nothing under another root: a title call begins with the task's text too.
+        """
         for depth in range(len(conversation.chain) - 1, 0, -1):
-            seen = self._seen.get(conversation.chain[depth])
-            if seen is not None:
-                return depth, seen[0], seen[1]
-        return 0, None, None
+            digest = conversation.chain[depth]
+            seen = self._seen.get(root + digest) or (self._seen.get(digest) if depth > 1 else None)
+            if seen is not None and (seen.line.root == root or seen.line.has_tools == has_tools):
+                return seen
+        return None
 
     def _new_line(self, conversation: Conversation, root: bytes, tools: Sequence[Any], hints: Hints) -> Place:
         role = self._role(conversation, tools, hints)
@@ -161,16 +179,37 @@ class Lineage:
         line.ordinals = max(line.ordinals, ordinal + 1)
         line.last_call = call_id
         line.longest = max(line.longest, len(conversation.chain) - 1)
-        for digest in reversed(conversation.chain[1:]):
-            if digest in self._seen:
-                break
-            self._seen[digest] = (line, call_id)
+        for prefix in (line.root, b""):
+            for digest in reversed(conversation.chain[1:]):
+                if prefix + digest in self._seen:
+                    break
+                self._seen[prefix + digest] = Seen(line, call_id)
 
-    def finish(self, node: Node, state: bytes) -> None:
-        """Make a complete call known as a possible parent; its parent's ids need no second copy now."""
-        self._by_state[state] = node
+    def finish(self, node: Node, root: bytes, said: bytes) -> None:
+        """Make a complete call known as a possible parent; few nodes keep a whole copy of their ids.
+
+        `said` is the digest of the conversation with the call's answer.
+        """
+        self._by_state[root + said] = node
+        for prefix in (root, b""):
+            self._seen.setdefault(prefix + said, Seen(node.line, node.call_id))
         if node.parent is not None:
             node.parent.full_ids = None
+        self._recent.append(node)
+        if len(self._recent) > RECENT_NODES:
+            self._recent.popleft().full_ids = None
+
+
+def index_of(line: Line, ordinal: int) -> int:
+    """The call index of a first sample."""
+    return (line.base << (ORDINAL_BITS + RESAMPLE_BITS)) | (ordinal & ((1 << ORDINAL_BITS) - 1))
+
+
+def next_resample(call_index: int) -> int:
+    """The call index of the next sibling, drawn with other randomness for the same prompt."""
+    number = (call_index >> ORDINAL_BITS) & ((1 << RESAMPLE_BITS) - 1)
+    following = (number + 1) & ((1 << RESAMPLE_BITS) - 1)
+    return call_index + ((following - number) << ORDINAL_BITS)
 
 
 def _looks_like_side(conversation: Conversation) -> bool:

@@ -62,6 +62,8 @@ class LogWriter:
         """Hand one record to the kernel; its offset. Raises LogFailed, with the half-written frame cut away."""
         frame = encode_entry(head, ids, logprobs)
         start, sent = self._size, 0
+        if self._file < 0:
+            raise LogFailed(f"the log {self.path} is closed")
         try:
             while sent < len(frame):
                 sent += os.write(self._file, memoryview(frame)[sent:])

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from environments.polar.base import SessionBudget
 from environments.polar.calls import LiveCall, new_messages_plain
 from environments.polar.errors import BudgetExhausted, TooLong
-from environments.polar.lineage import Lineage, Node, Place
+from environments.polar.lineage import Lineage, Node, Place, index_of, next_resample
 from environments.polar.log import RolloutLog
 from environments.polar.messages import Conversation, Message, converse, extend_digest, message_digest, tools_digest
 from environments.polar.rendering import Rendering, Tools
@@ -201,7 +201,8 @@ class Session:
     ) -> LiveCall:
         prompt_ids, tail_ids = rendered
         line, index = place.line, self._index(place, twin)
-        tag = self._tag(f"{line.base}_{index & 0xFFFFF}")
+        ordinal = twin.ordinal if twin is not None else self.lineage.ordinal(place)
+        tag = self._tag(f"{line.base}_{ordinal}")
         call_id = f"{self.rollout_id}.{tag}"
         return LiveCall(
             call_id=call_id,
@@ -210,7 +211,7 @@ class Session:
             session_id=f"{self.rollout_id}.{line.base}",
             wire=asked.request.wire,
             place=place,
-            ordinal=index & 0xFFFF,
+            ordinal=ordinal,
             call_index=index,
             prompt_ids=prompt_ids,
             prompt_length=len(prompt_ids),
@@ -232,13 +233,10 @@ class Session:
         return tag
 
     def _index(self, place: Place, twin: LiveCall | None) -> int:
-        """Where the call stands in its line: 16 bits of ordinal, 4 of resample, then the line."""
+        """A retry has the randomness of what it repeats, a resample that of a sibling."""
         if twin is None:
-            ordinal = self.lineage.ordinal(place)
-            return (place.line.base << 20) | (ordinal & 0xFFFF)
-        if place.cause == "retry":
-            return twin.call_index
-        return (twin.call_index & ~0xF0000) | ((((twin.call_index >> 16) + 1) & 0xF) << 16)
+            return index_of(place.line, self.lineage.ordinal(place))
+        return twin.call_index if place.cause == "retry" else next_resample(twin.call_index)
 
     def _log_start(self, call: LiveCall, asked: Asked, tail_ids: list[int]) -> None:
         place = call.place
@@ -278,7 +276,7 @@ class Session:
             answer=call.answer.message(),
             full_ids=call.prompt_ids + call.ids,
         )
-        self.lineage.finish(node, asked.root + extend_digest(asked.conversation.chain[-1], node.answer))
+        self.lineage.finish(node, asked.root, extend_digest(asked.conversation.chain[-1], node.answer))
 
 
 def _head_equals(conversation: Conversation, request: ModelRequest) -> int:

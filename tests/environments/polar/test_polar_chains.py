@@ -179,11 +179,15 @@ async def test_a_helper_with_the_same_prompt_is_known_once_the_first_agent_goes_
     assert recording.calls[1].agent_id != recording.calls[0].agent_id
 
 
+@pytest.mark.parametrize("words", ["fix it", "Go."])
 @pytest.mark.parametrize("title_first", [True, False])
-async def test_a_title_call_is_a_side_call_whichever_comes_first(tmp_path, tiny_folder, rendering, title_first):
+async def test_a_title_call_is_a_side_call_whichever_comes_first(tmp_path, tiny_folder, rendering, title_first, words):
     engine = ScriptedEngine(tiny_folder, lambda r: "A title" + STOP)
     async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
-        title = [{"role": "system", "content": "You name sessions."}, {"role": "user", "content": "fix it"}]
+        title = [
+            {"role": "system", "content": "You make a title of it."},
+            {"role": "user", "content": words},
+        ]
 
         async def ask_title():
             talker.tools = []

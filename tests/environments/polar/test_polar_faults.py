@@ -293,7 +293,7 @@ async def test_a_closed_rollout_is_gone_for_its_harness(tmp_path, tiny_folder, r
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
@@ -419,10 +419,10 @@ async def test_a_body_over_the_limit_gets_a_400(tmp_path, tiny_folder, rendering
 
 
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "bash", "arguments": ', '{"command": "ls"}}')
-ODD = (*MARKERS, '"\\ud800"', "1e999", "NaN", "[" * 2000, "é", " ", "\n", '{"name": ["x"], "arguments": {}}', "word")
+ODD = (*MARKERS, '"\\ud800"', "1e999", "NaN", "[" * 1200, "é", " ", "\n", '{"name": ["x"], "arguments": {}}', "word")
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
 @given(pieces=st.lists(st.sampled_from(ODD), max_size=12), ids=st.lists(st.integers(0, 300), max_size=8))
 def test_whatever_the_model_says_is_delivered_and_the_next_turn_goes_on(
     tmp_path_factory, tiny_folder, rendering, pieces, ids
