@@ -25,9 +25,10 @@ def check_quality(
     """
 
     def make(out: Path, scratch: Path) -> int:
+        import great_expectations  # noqa: F401 - sets its loggers' levels, which are then lowered below
+
         from tasks.quality_checks import check_trajectories
 
-        # The library sets its own level when it is imported; its notices are not for a run's log.
         logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
         desk.progress.begin("check data", iteration=iteration, total=0)
         docs = scratch / DOCS
