@@ -1,11 +1,12 @@
-"""Programs that run other programs, and builtins that change the shell: what each would do with its words."""
+"""Programs that run other programs: what each would run with its words and input."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
+from environments.gates.shell.builtins import BUILTINS, Handler
 from environments.gates.shell.filters import FILTERS
 from environments.gates.shell.foreign import read_awk, read_script
 from environments.gates.shell.python_code import read_python
@@ -13,7 +14,6 @@ from environments.gates.shell.reader import Reader
 from environments.gates.shell.state import HOLE, MAX_TEXT, Note
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "rbash"})
-_Handler = Callable[[Reader, list[str], str], str]
 
 # Programs that run the rest of their words: options that take a value, and how many operands come first.
 _PREFIXES: dict[str, tuple[frozenset[str], int]] = {
@@ -207,58 +207,6 @@ def _python(reader: Reader, words: list[str], stdin: str) -> str:
     return HOLE
 
 
-def _cd(reader: Reader, words: list[str], stdin: str) -> str:
-    target = next((w for w in words[1:] if not w.startswith("-") or w == "-"), "~")
-    if target == "-" or words[0] == "popd":
-        target = reader.state.variables.get("OLDPWD", reader.state.cwd)
-    if HOLE not in target and not target.startswith("~"):
-        reader.state.variables["OLDPWD"] = reader.state.cwd
-        reader.state.cwd = reader.state.resolve(target)
-    return ""
-
-
-def _alias(reader: Reader, words: list[str], stdin: str) -> str:
-    for word in words[1:]:
-        name, equals, value = word.partition("=")
-        if equals:
-            reader.state.aliases[name] = value
-    return ""
-
-
-def _unalias(reader: Reader, words: list[str], stdin: str) -> str:
-    for word in words[1:]:
-        reader.state.aliases.pop(word, None)
-    return ""
-
-
-def _export(reader: Reader, words: list[str], stdin: str) -> str:
-    for word in words[1:]:
-        name, equals, value = word.partition("=")
-        if equals:
-            reader.assign(name, value)
-    return ""
-
-
-def _read(reader: Reader, words: list[str], stdin: str) -> str:
-    names = [w for w in words[1:] if w.isidentifier()]
-    values = stdin.split(maxsplit=max(len(names) - 1, 0)) if stdin else []
-    for i, name in enumerate(names):
-        reader.state.variables[name] = values[i] if i < len(values) else HOLE
-    return ""
-
-
-def _set(reader: Reader, words: list[str], stdin: str) -> str:
-    if "--" in words:
-        _positional(reader, words[words.index("--") + 1 :])
-    return ""
-
-
-def _positional(reader: Reader, values: list[str]) -> None:
-    everything = " ".join(values)
-    numbered = {str(i): value for i, value in enumerate(values, 1)}
-    reader.state.variables.update(numbered | {"@": everything, "*": everything})
-
-
 def _make(reader: Reader, words: list[str], stdin: str) -> str:
     named = words[words.index("-f") + 1 : words.index("-f") + 2] if "-f" in words else ["Makefile", "makefile"]
     for name in named:
@@ -267,43 +215,6 @@ def _make(reader: Reader, words: list[str], stdin: str) -> str:
             if line.startswith("\t"):
                 reader.read_apart(line.strip().lstrip("@-").replace("$$", "$"))
     return HOLE
-
-
-def _ln(reader: Reader, words: list[str], stdin: str) -> str:
-    operands = [w for w in words[1:] if not w.startswith("-")]
-    if len(operands) == 1:
-        operands.append(operands[0].rsplit("/", 1)[-1])
-    for source in operands[:-1]:
-        _link(reader, source, operands[-1])
-    return ""
-
-
-def _link(reader: Reader, source: str, name: str) -> None:
-    state = reader.state
-    place = state.absolute(name)
-    target = state.resolve(source)
-    if place != target and not target.startswith(place + "/"):
-        state.links[place] = target
-        state.copies[place] = target
-
-
-def _cp(reader: Reader, words: list[str], stdin: str) -> str:
-    operands = [w for w in words[1:] if not w.startswith("-")]
-    state = reader.state
-    if len(operands) == 2:
-        source, target = state.resolve(operands[0]), state.resolve(operands[1])
-        state.copies[target] = state.copies.get(source, source)
-        state.links.pop(state.absolute(operands[1]), None)
-        if source in state.files:
-            state.files[target] = state.files[source]
-    return ""
-
-
-def _tee(reader: Reader, words: list[str], stdin: str) -> str:
-    for word in words[1:]:
-        if not word.startswith("-"):
-            reader.state.files[reader.state.resolve(word)] = stdin
-    return stdin
 
 
 def _awk(reader: Reader, words: list[str], stdin: str) -> str:
@@ -324,31 +235,20 @@ def _scripted(reader: Reader, words: list[str], stdin: str) -> str:
     return HOLE
 
 
-def _make_link_away(reader: Reader, words: list[str], stdin: str) -> str:
-    for word in words[1:]:
-        for table in (reader.state.links, reader.state.copies):
-            table.pop(reader.state.absolute(word), None)
-    return ""
-
-
 def _bind_mount(reader: Reader, words: list[str], stdin: str) -> str:
     if len(words) > 1:
         reader.events.append(Note("privilege", f"{words[0]} changes what the box sees"))
     return HOLE
 
 
-_HANDLERS: dict[str, _Handler] = {
+_HANDLERS: dict[str, Handler] = {
+    **BUILTINS,
     **dict.fromkeys(_PREFIXES, _prefix),
     **dict.fromkeys(SHELLS, _shell),
     **dict.fromkeys(("source", "."), _source),
     **dict.fromkeys(("python", "python3", "pypy", "pypy3"), _python),
-    **dict.fromkeys(("cd", "pushd", "popd"), _cd),
-    **dict.fromkeys(("export", "declare", "typeset", "local", "readonly"), _export),
-    **dict.fromkeys(("read", "mapfile", "readarray"), _read),
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("perl", "ruby", "node", "php", "lua"), _scripted),
-    **dict.fromkeys(("cp", "mv", "install"), _cp),
-    **dict.fromkeys(("rm", "unlink"), _make_link_away),
     **dict.fromkeys(("at", "batch"), _stdin_program),
     **dict.fromkeys(("mount", "umount"), _bind_mount),
     "env": _env,
@@ -361,12 +261,7 @@ _HANDLERS: dict[str, _Handler] = {
     "xargs": _xargs,
     "parallel": _parallel,
     "find": _find,
-    "alias": _alias,
-    "unalias": _unalias,
-    "set": _set,
     "make": _make,
-    "ln": _ln,
-    "tee": _tee,
 }
 
 

@@ -7,6 +7,7 @@ agent wrote, as far as their text is known. It never runs anything and is bounde
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 
 import tree_sitter_bash
@@ -31,6 +32,8 @@ MAX_DEPTH = 40
 MAX_STEPS = 20_000
 MAX_BYTES = 1_000_000
 _LOOP_VALUES = (16, 4, 1)  # values tried in a loop, in a loop within it, and deeper
+_WIDE = re.compile(r"[^\x00-\x7f]")
+_MASK = {0: " "}
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 _WRITES = frozenset({">", ">>", ">|", "&>", "&>>", ">&", "<>"})
 
@@ -53,18 +56,18 @@ class Reader:
         self._bytes = 0
         self._loops = 0
         self._running: set[str] = set()
-        self._source = b""
+        self._source = ""
 
     def read(self, text: str, stdin: str = "") -> str:
         """Walk a program given as text; returns what it would print. Raises Unreadable past the bounds."""
         if DECODED in text:
             self.events.append(Note("hidden", "runs decoded text that cannot be read here"))
         outer = self._source
-        self._source = text.replace("\x00", " ").encode("utf-8", "replace")
-        self._bytes += len(self._source)
+        self._source = text
+        self._bytes += len(text)
         self._enter()
         try:
-            return self._walk(_parser().parse(self._source).root_node, stdin)
+            return self._walk(_parser().parse(_masked(text)).root_node, stdin)
         finally:
             self._depth -= 1
             self._source = outer
@@ -144,7 +147,7 @@ class Reader:
         if name is not None:
             text = words.text(value) if value is not None else ""
             key = words.raw(name).split("[")[0]
-            added = b"+=" in self._source[node.start_byte : node.start_byte + len(key) + 4]
+            added = "+=" in self._source[node.start_byte : node.start_byte + len(key) + 4]
             self.assign(key, self.state.variables.get(key, "") + text if added else text)
         return ""
 
@@ -302,6 +305,15 @@ class Reader:
     def _program(self, name: str) -> str:
         full = self.state.resolve(name) if "/" in name else name
         return self.state.copies.get(full, full).rsplit("/", 1)[-1]
+
+
+def _masked(text: str) -> bytes:
+    """One ASCII byte for each character, so that places in the tree are places in the text.
+
+    To a shell all that is not ASCII is part of a word, as a letter is. And the grammar's scanner asks C's isalpha
+    about each character, which past 255 reads memory that is not its own and can end the process (tested).
+    """
+    return text.translate(_MASK).encode("ascii") if text.isascii() else _WIDE.sub("x", text).translate(_MASK).encode()
 
 
 def _listed(node: Node) -> list[Node]:

@@ -109,12 +109,12 @@ def _substitute(value: str, rest: str) -> str:
 class WordReader:
     """Makes fields of word nodes. `run` walks a substitution and returns what it would print."""
 
-    def __init__(self, state: ShellState, source: bytes, run: Callable[[Node], str]) -> None:
+    def __init__(self, state: ShellState, source: str, run: Callable[[Node], str]) -> None:
         self.state, self.source, self.run = state, source, run
 
     def raw(self, node: Node) -> str:
         """The node's own text."""
-        return self.source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+        return self.source[node.start_byte : node.end_byte]
 
     def fields(self, node: Node) -> list[str]:
         """The fields of one argument: braces opened, unquoted expansions split at white space."""
@@ -177,7 +177,7 @@ class WordReader:
         return "".join([*out, self._literal(at, end, quoted)])
 
     def _literal(self, start: int, end: int, quoted: bool) -> str:
-        text = self.source[start:end].decode("utf-8", "replace")
+        text = self.source[start:end]
         return re.sub(r'\\([\\"$`]|\n)', lambda m: m.group(1).strip("\n"), text) if quoted else text
 
     def _parameter(self, node: Node) -> str:
