@@ -35,6 +35,10 @@ class TrainSection:
 
     `loss` is a name of `training.losses.registry`; `max_ratio` belongs to cispo alone. `advantage_scale` divides the
     group's centred rewards ('std_population', 'std_sample', 'batch_std', 'none').
+
+    `adam_eps` far above the gradients' size makes AdamW act as momentum SGD at the rate learning_rate / adam_eps: weights
+    with little gradient then stay where they are. Small policies need that: with the usual eps every weight moves by
+    about learning_rate an update, noise or not, and what is hardly exercised (copying a number) wears off.
     """
 
     loss: str = "cispo"
@@ -44,6 +48,7 @@ class TrainSection:
     advantage_scale: str = "std_population"
     learning_rate: float = 3e-4
     warmup_updates: int = 0
+    adam_eps: float = 1e-8
     max_grad_norm: float = 1.0
     weight_decay: float = 0.0
     updates_per_batch: int = 2
@@ -121,6 +126,7 @@ def train_config(section: TrainSection, folder: Path, seed: int) -> TrainConfig:
         optimizer=OptimizerConfig(
             learning_rate=section.learning_rate,
             warmup_updates=section.warmup_updates,
+            eps=section.adam_eps,
             max_grad_norm=section.max_grad_norm,
             weight_decay=section.weight_decay,
         ),
