@@ -63,7 +63,7 @@ class KeptShellBox:
             try:
                 code, timed_out, truncated, fault, output = await self._ask(request, timeout_s + ANSWER_GRACE_S)
             except EOFError as error:
-                code, timed_out, truncated, fault, output = self._ended_for_good(error)
+                code, timed_out, truncated, fault, output = await asyncio.to_thread(self._ended_for_good, error)
         return CommandResult(
             exit_code=int(code) if code else None,
             output=output.decode(),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from itertools import count
 from pathlib import Path
 
 from environments.sandboxes import control_groups
@@ -34,15 +32,13 @@ class BubblewrapProvider:
         self._bwrap = bwrap
         self._own_uids = may_use_own_uids()
         self._parents = control_groups.find_parents() if use_control_groups else None
-        self._numbers = count()
-        self._owner = f"{os.getpid()}-{control_groups.start_tick(os.getpid())}"
         self.not_covered = _not_covered(groups=self._parents is not None)
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """A fresh box, ready for its first command. Raises SandboxError with the mend when the host cannot."""
         check(spec, own_uids=self._own_uids)
         how = Launch(bwrap=find_bwrap(self._bwrap), interpreter=find_interpreter(), own_uids=self._own_uids)
-        name = f"{control_groups.PREFIX}{self._owner}-{next(self._numbers)}"
+        name = control_groups.new_box_name()
         group = self._make_group(name, spec)
         try:
             launched = launch(how, spec, name=name, group=group)

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from environments.sandboxes.base import BoxLimits, SandboxError
@@ -19,6 +20,7 @@ PREFIX = "longbreath-"
 OWN_PROCESSES = 2  # bwrap and process 1
 OWN_MEMORY_BYTES = 24 * 2**20  # process 1's interpreter
 REMOVE_TRIES = 200
+_numbers = count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,11 @@ def start_tick(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def new_box_name() -> str:
+    """`longbreath-PID-TICK-NUMBER`: unique on this host, and tells whether its owner still lives."""
+    return f"{PREFIX}{os.getpid()}-{start_tick(os.getpid())}-{next(_numbers)}"
 
 
 def sweep(parents: Parents) -> set[str]:

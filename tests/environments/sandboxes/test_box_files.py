@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from environments.sandboxes.base import BoxLimits, ReadonlyMount, Sandbox, SandboxError, SandboxSpec, StateChange
-from environments.sandboxes.bubblewrap import BubblewrapProvider
+from environments.sandboxes.base import (
+    BoxLimits,
+    ReadonlyMount,
+    Sandbox,
+    SandboxError,
+    SandboxProvider,
+    SandboxSpec,
+    StateChange,
+)
 
 BUILD = """
 mkdir -p a/b empty; echo hello > a/b/f; chmod 640 a/b/f; ln -s ../a/b/f empty/link; ln a/b/f hard
@@ -71,7 +78,7 @@ async def test_read_only_parts_cannot_be_put_to(box: Sandbox) -> None:
 
 
 async def test_a_state_comes_back_equal_in_a_fresh_box_with_modes_and_links(
-    box: Sandbox, provider: BubblewrapProvider
+    box: Sandbox, provider: SandboxProvider
 ) -> None:
     await box.run(BUILD)
     state = await box.export_state()
@@ -94,7 +101,7 @@ async def test_a_state_comes_back_equal_in_a_fresh_box_with_modes_and_links(
     await fresh.stop()
 
 
-async def test_the_tar_depends_on_content_alone(box: Sandbox, provider: BubblewrapProvider) -> None:
+async def test_the_tar_depends_on_content_alone(box: Sandbox, provider: SandboxProvider) -> None:
     await box.run("mkdir d; echo 1 > d/a; echo 2 > b")
     other = await provider.start(SandboxSpec(label="other order"))
     await other.run("echo 2 > b; touch -d 1999-01-01 b; mkdir d; echo x > d/x; rm d/x; echo 1 > d/a")
@@ -131,7 +138,7 @@ async def test_pipes_sockets_giants_of_holes_and_endless_depth_do_not_hurt_an_ex
     assert len(state) < 12 * 2**20
 
 
-async def test_an_export_of_a_full_disk_with_holes_fits_a_fresh_box(box: Sandbox, provider: BubblewrapProvider) -> None:
+async def test_an_export_of_a_full_disk_with_holes_fits_a_fresh_box(box: Sandbox, provider: SandboxProvider) -> None:
     await box.run("truncate -s 7M holes; head -c 8000000 /dev/urandom > data")
     state = await box.export_state()
     fresh = await provider.start(SandboxSpec(label="fresh", limits=BoxLimits(disk_mb=8)))
@@ -195,7 +202,7 @@ async def test_files_of_proc_are_never_read_by_the_host(box: Sandbox) -> None:
             await box.get(path)
 
 
-async def test_what_is_mounted_in_the_workdir_is_no_state(provider: BubblewrapProvider, tmp_path: Path) -> None:
+async def test_what_is_mounted_in_the_workdir_is_no_state(provider: SandboxProvider, tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("x")
     tmp_path.chmod(0o755)
     spec = SandboxSpec(label="mount", mounts=(ReadonlyMount(host=tmp_path, box="/srv/tools"),))
@@ -205,7 +212,7 @@ async def test_what_is_mounted_in_the_workdir_is_no_state(provider: BubblewrapPr
     await box.stop()
 
 
-async def test_files_of_a_stopped_box_are_refused_even_in_the_middle_of_an_export(provider: BubblewrapProvider) -> None:
+async def test_files_of_a_stopped_box_are_refused_even_in_the_middle_of_an_export(provider: SandboxProvider) -> None:
     box = await provider.start(SandboxSpec(label="stopped"))
     await box.run("for i in $(seq 2000); do echo $i > $i; done")
     export = asyncio.create_task(box.export_state())

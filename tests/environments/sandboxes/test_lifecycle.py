@@ -31,14 +31,14 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def start_work_stop(provider: BubblewrapProvider, number: int) -> None:
-    box = await provider.start(SandboxSpec(label=f"box {number}"))
+async def start_work_stop(bubblewrap: BubblewrapProvider, number: int) -> None:
+    box = await bubblewrap.start(SandboxSpec(label=f"box {number}"))
     assert (await box.run(f"sleep 84 & echo {number}")).output == f"{number}\n"
     await box.stop()
 
 
-async def test_stop_leaves_no_process_however_detached_and_is_idempotent(provider: BubblewrapProvider) -> None:
-    box = await provider.start(SandboxSpec(label="survivors"))
+async def test_stop_leaves_no_process_however_detached_and_is_idempotent(bubblewrap: BubblewrapProvider) -> None:
+    box = await bubblewrap.start(SandboxSpec(label="survivors"))
     await box.run(SURVIVORS)
     inside = psutil.Process().children(recursive=True)
     assert len(inside) >= 5
@@ -50,23 +50,23 @@ async def test_stop_leaves_no_process_however_detached_and_is_idempotent(provide
         await box.run("true")
 
 
-async def boxes_one_after_the_other_and_many_at_once(provider: BubblewrapProvider, count: int, at_once: int) -> None:
-    await start_work_stop(provider, 0)
+async def boxes_one_after_the_other_and_many_at_once(bubblewrap: BubblewrapProvider, count: int, at_once: int) -> None:
+    await start_work_stop(bubblewrap, 0)
     descriptors = open_descriptors()
     for first in range(0, count, at_once):
-        await asyncio.gather(*(start_work_stop(provider, first + i) for i in range(min(at_once, count - first))))
+        await asyncio.gather(*(start_work_stop(bubblewrap, first + i) for i in range(min(at_once, count - first))))
     assert psutil.Process().children(recursive=True) == []
     assert open_descriptors() == descriptors
     assert own_groups() == []
 
 
-async def test_forty_boxes_eight_at_once_leak_no_descriptor_process_or_group(provider: BubblewrapProvider) -> None:
-    await boxes_one_after_the_other_and_many_at_once(provider, 40, 8)
+async def test_forty_boxes_eight_at_once_leak_no_descriptor_process_or_group(bubblewrap: BubblewrapProvider) -> None:
+    await boxes_one_after_the_other_and_many_at_once(bubblewrap, 40, 8)
 
 
 @pytest.mark.slow
-async def test_five_hundred_boxes_sixty_four_at_once_leak_nothing(provider: BubblewrapProvider) -> None:
-    await boxes_one_after_the_other_and_many_at_once(provider, 500, 64)
+async def test_five_hundred_boxes_sixty_four_at_once_leak_nothing(bubblewrap: BubblewrapProvider) -> None:
+    await boxes_one_after_the_other_and_many_at_once(bubblewrap, 500, 64)
 
 
 OWNER = """
@@ -86,7 +86,7 @@ def sleepers() -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4242"]]
 
 
-async def test_a_box_ends_with_its_killed_owner_and_sweep_removes_the_rest(provider: BubblewrapProvider) -> None:
+async def test_a_box_ends_with_its_killed_owner_and_sweep_removes_the_rest(bubblewrap: BubblewrapProvider) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"ready\n"
@@ -98,18 +98,27 @@ async def test_a_box_ends_with_its_killed_owner_and_sweep_removes_the_rest(provi
     while sleepers() and time.monotonic() < end:
         await asyncio.sleep(0.05)
     assert sleepers() == []
-    assert await provider.sweep() >= (1 if find_parents() else 0)
+    assert await bubblewrap.sweep() >= (1 if find_parents() else 0)
     parents = find_parents()
     assert not parents or not list(parents.memory.glob(f"{PREFIX}{owner.pid}-*"))
 
 
-async def test_sweep_leaves_living_boxes_alone(provider: BubblewrapProvider, box: Sandbox) -> None:
+async def test_two_providers_of_one_process_do_not_meet() -> None:
+    boxes = [await BubblewrapProvider().start(SandboxSpec(label=str(i))) for i in range(2)]
+    for number, box in enumerate(boxes):
+        await box.run(f"echo {number} > f")
+    assert [await box.get("f") for box in boxes] == [b"0\n", b"1\n"]
+    for box in boxes:
+        await box.stop()
+
+
+async def test_sweep_leaves_living_boxes_alone(bubblewrap: BubblewrapProvider, box: Sandbox) -> None:
     await BubblewrapProvider().sweep()
     assert (await box.run("echo alive")).output == "alive\n"
 
 
-async def test_a_box_killed_from_outside_is_the_hosts_fault(provider: BubblewrapProvider) -> None:
-    box = await provider.start(SandboxSpec(label="victim"))
+async def test_a_box_killed_from_outside_is_the_hosts_fault(bubblewrap: BubblewrapProvider) -> None:
+    box = await bubblewrap.start(SandboxSpec(label="victim"))
     await box.run("true")
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -136,9 +145,9 @@ async def test_a_binary_that_fails_is_quoted(tmp_path: Path) -> None:
     assert own_groups() == []
 
 
-async def test_limits_that_make_no_box_are_refused(provider: BubblewrapProvider) -> None:
+async def test_limits_that_make_no_box_are_refused(bubblewrap: BubblewrapProvider) -> None:
     with pytest.raises(ValueError, match="memory_mb is 0"):
-        await provider.start(SandboxSpec(label="x", limits=BoxLimits(memory_mb=0)))
+        await bubblewrap.start(SandboxSpec(label="x", limits=BoxLimits(memory_mb=0)))
 
 
 def test_what_is_not_covered_is_said() -> None:

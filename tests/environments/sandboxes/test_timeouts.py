@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from environments.sandboxes.base import BoxLimits, Sandbox, SandboxSpec
-from environments.sandboxes.bubblewrap import BubblewrapProvider
+from environments.sandboxes.base import BoxLimits, Sandbox, SandboxProvider, SandboxSpec
 
 DETACHED = """
 sleep 61 &
@@ -47,7 +46,7 @@ async def test_output_before_the_timeout_is_kept(box: Sandbox) -> None:
 
 
 async def test_a_command_that_uses_up_its_processor_time_is_ended_over_all_its_processes(
-    provider: BubblewrapProvider,
+    provider: SandboxProvider,
 ) -> None:
     box = await provider.start(SandboxSpec(label="cpu", limits=BoxLimits(cpu_s=0.5)))
     spin = "while :; do :; done"

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from environments.sandboxes.base import ExposedSocket, ReadonlyMount, Sandbox, SandboxError, SandboxSpec
-from environments.sandboxes.bubblewrap import BubblewrapProvider
+from environments.sandboxes.base import (
+    ExposedSocket,
+    ReadonlyMount,
+    Sandbox,
+    SandboxError,
+    SandboxProvider,
+    SandboxSpec,
+)
 
 URL = "http://127.0.0.1:8080"
 FETCH = f"python3 -c 'from urllib import request as u; print(u.urlopen(\"{URL}/{{path}}\", {{data}}).read().decode())'"
@@ -45,7 +51,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Path]:
 
 
 @pytest.fixture
-async def joined_box(provider: BubblewrapProvider, server: Path) -> AsyncIterator[Sandbox]:
+async def joined_box(provider: SandboxProvider, server: Path) -> AsyncIterator[Sandbox]:
     box = await provider.start(SandboxSpec(label="joined", exposed=(ExposedSocket(host_socket=server, port=8080),)))
     yield box
     await box.stop()
@@ -86,7 +92,7 @@ async def test_more_connections_than_allowed_are_closed_and_later_ones_served(jo
 
 
 async def test_a_host_socket_that_is_gone_is_a_closed_connection_in_the_box(
-    provider: BubblewrapProvider, tmp_path: Path
+    provider: SandboxProvider, tmp_path: Path
 ) -> None:
     spec = SandboxSpec(label="gone", exposed=(ExposedSocket(host_socket=tmp_path / "absent", port=8080),))
     box = await provider.start(spec)
@@ -95,7 +101,7 @@ async def test_a_host_socket_that_is_gone_is_a_closed_connection_in_the_box(
     await box.stop()
 
 
-async def test_mounts_are_seen_read_only(provider: BubblewrapProvider, tmp_path: Path) -> None:
+async def test_mounts_are_seen_read_only(provider: SandboxProvider, tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\necho tool runs\n")
     (tmp_path / "tool").chmod(0o755)
     tmp_path.chmod(0o755)
@@ -110,7 +116,7 @@ async def test_mounts_are_seen_read_only(provider: BubblewrapProvider, tmp_path:
 
 
 async def test_a_missing_mount_and_a_privileged_port_are_refused_with_the_reason(
-    provider: BubblewrapProvider, tmp_path: Path
+    provider: SandboxProvider, tmp_path: Path
 ) -> None:
     with pytest.raises(SandboxError, match="is not there"):
         await provider.start(SandboxSpec(label="x", mounts=(ReadonlyMount(host=tmp_path / "no", box="/opt/t"),)))
