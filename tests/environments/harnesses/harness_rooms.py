@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from polar_fakes import STOP, ScriptedEngine
+
 from environments.harnesses.equipment import EquippedBoxes
 from environments.polar.recorder import PolarRecorder
 from environments.polar.server import serving
@@ -54,10 +56,20 @@ class Memory:
         self.states[trajectory.rollout_id] = final_state
 
 
+def forced(folder: Path, texts: Sequence[str]) -> ForcedEngine:
+    """The policy says `texts`, and their log-probabilities are its own."""
+    return ForcedEngine(LocalEngine(folder), answers(texts))
+
+
+def replayed(folder: Path, texts: Sequence[str]) -> ScriptedEngine:
+    """No model at all: the ids of `texts`, each with a log-probability that names its token and place."""
+    script = answers(texts)
+    return ScriptedEngine(folder, lambda request: f"{script(request)}{STOP}", max_context=131_072)
+
+
 @asynccontextmanager
-async def room_for(harness, folder: Path, texts: Sequence[str], tmp_path: Path, *, max_tokens: int = 400):
-    """(room, engine) of a rollout in which the policy says `texts`."""
-    engine = ForcedEngine(LocalEngine(folder), answers(texts))
+async def room_for(harness, engine, tmp_path: Path, *, max_tokens: int = 400):
+    """(room, engine) of a rollout under `harness`."""
     recorder = PolarRecorder(engine, tmp_path / "calls")
     proxy = tmp_path / "proxy.sock"
     try:

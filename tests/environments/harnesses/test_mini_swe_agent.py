@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from harness_rooms import SUITE, one_rollout, room_for, says, worst_gap
+from harness_rooms import SUITE, forced, one_rollout, room_for, says, worst_gap
 
 from environments.gates.judge import GateConfig, judge
 from environments.harnesses.inside import HarnessNotReady
@@ -32,7 +32,7 @@ def bash(thought: str, command: str) -> str:
 async def test_it_mends_a_service_and_every_token_it_sampled_can_train(harness, short_folder, tmp_path):
     steps = SUITE.reference(TASK)
     texts = [*(bash(s.thought, s.command) for s in steps), bash("It passes, so I hand it in.", HAND_IN)]
-    async with room_for(harness, short_folder, texts, tmp_path) as (room, engine):
+    async with room_for(harness, forced(short_folder, texts), tmp_path) as (room, engine):
         trajectory = await one_rollout(room, TASK)
         assert (trajectory.status, trajectory.fault) == ("completed", "")
         assert await worst_gap(engine, trajectory) < 1e-4
@@ -53,7 +53,7 @@ async def test_it_mends_a_service_and_every_token_it_sampled_can_train(harness, 
 async def test_it_meets_the_token_budget_as_an_end_and_a_malformed_call_as_an_error(harness, short_folder, tmp_path):
     task = replace(TASK, limits=Limits(max_turns=8, max_tokens=70, wall_time_s=3000.0))
     texts = [says("So?", "bash", {"cmd": "ls"}), bash("Again.", "ls"), bash("Look.", "cat check")]
-    async with room_for(harness, short_folder, texts, tmp_path) as (room, _):
+    async with room_for(harness, forced(short_folder, texts), tmp_path) as (room, _):
         trajectory = await one_rollout(room, task)
     assert (trajectory.status, trajectory.fault) == ("budget_exhausted", "8 turns or 70 tokens used")
     assert trajectory.turns[0].observation == "error: Missing 'command' argument in bash tool call."
@@ -61,7 +61,7 @@ async def test_it_meets_the_token_budget_as_an_end_and_a_malformed_call_as_an_er
 
 
 async def test_a_box_without_a_way_to_the_proxy_is_ours(harness, short_folder, tmp_path):
-    async with room_for(harness, short_folder, [], tmp_path) as (room, _):
+    async with room_for(harness, forced(short_folder, []), tmp_path) as (room, _):
         (tmp_path / "proxy.sock").unlink()
         trajectory = await one_rollout(room, TASK)
         (tmp_path / "proxy.sock").touch()
