@@ -36,9 +36,9 @@ class TrainSection:
     `loss` is a name of `training.losses.registry`; `max_ratio` belongs to cispo alone. `advantage_scale` divides the
     group's centred rewards ('std_population', 'std_sample', 'batch_std', 'none').
 
-    `adam_eps` far above the gradients' size makes AdamW act as momentum SGD at the rate learning_rate / adam_eps: weights
-    with little gradient then stay where they are. Small policies need that: with the usual eps every weight moves by
-    about learning_rate an update, noise or not, and what is hardly exercised (copying a number) wears off.
+    `adam_eps` far above the gradients' size makes AdamW act as momentum SGD at the rate learning_rate / adam_eps:
+    weights with little gradient then stay where they are. Small policies need that: with the usual eps every weight
+    moves by about learning_rate an update, noise or not, and what is hardly exercised (copying a number) wears off.
     """
 
     loss: str = "cispo"
