@@ -11,6 +11,7 @@ from typing import Any, Literal
 from environments.actions import ActionError, strict_json
 from environments.polar.errors import BadBody
 from environments.polar.messages import Message, ToolCall
+from environments.polar.tokenizing import lean
 from infra.digests import digest_file, digest_of
 
 RENDERER_FILE = "renderer.json"
@@ -246,7 +247,7 @@ def load_rendering(folder: Path) -> Rendering:
 
     if not (folder / "tokenizer.json").is_file():
         raise RendererError(f"{folder} has no tokenizer.json; want a Hugging Face model folder")
-    tokenizer = load_tokenizer(str(folder))
+    tokenizer = lean(load_tokenizer(str(folder)))
     chosen = folder / RENDERER_FILE
     settings = json.loads(chosen.read_text()) if chosen.is_file() else _detect(tokenizer)
     if settings["name"] == "default" and not tokenizer.chat_template:
