@@ -51,6 +51,13 @@ class Drift:
     loop_share: float
     excess: Excess | None
 
+    @property
+    def long_run_error_rate(self) -> float | None:
+        """The share of turns in error that these two rates lead to in the long run, None where one is not known."""
+        if self.after_ok is None or self.after_error is None or self.after_ok.mean + 1 == self.after_error.mean:
+            return None
+        return stationary_error_rate(self.after_ok.mean, self.after_error.mean)
+
 
 def stationary_error_rate(after_ok: float, after_error: float) -> float:
     """e / (e + 1 - s) for e = P(err|ok), s = P(err|err): the share of turns in error in the long run."""

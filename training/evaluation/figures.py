@@ -9,6 +9,7 @@ from markupsafe import Markup
 from training.evaluation import svg
 from training.evaluation.estimates import Estimate
 from training.evaluation.report_data import GateCount, IterationPoint, PolicyView, ReportData
+from training.evaluation.success import independent_half_horizon
 from training.evaluation.svg import Frame
 
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -18,6 +19,12 @@ _WIDE, _HALF, _THIRD = 1000.0, 480.0, 320.0
 def shown(estimate: Estimate) -> str:
     """'43% [35%, 51%]'."""
     return f"{estimate.mean:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]"
+
+
+def independent_half(view: PolicyView) -> float | None:
+    """The half-success horizon that the policy's errors would give if each came on its own and was the end."""
+    p = view.step_success
+    return independent_half_horizon(p) if p is not None and 0 < p < 1 else None
 
 
 def _iteration_frame(data: ReportData, *, width: float, height: float = 260.0, pad: float = 0.5) -> Frame:

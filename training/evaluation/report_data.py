@@ -17,12 +17,16 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyView:
-    """One policy on the held-out tasks. `step_success` is its share of turns without error, for the curve p^T."""
+    """One policy on the held-out tasks. `step_success` is its share of turns without error, for the curve p^T.
+
+    `all_of_k[k-1]` is pass^k, the chance that k attempts at a task all succeed, up to the attempts every task had.
+    """
 
     label: str
     policy_version: int
     success: Estimate
     strict: Estimate
+    all_of_k: tuple[float, ...]
     bands: tuple[Band, ...]
     half_horizon: HalfHorizon | None
     step_success: float | None

@@ -22,7 +22,13 @@ from training.evaluation.report_data import (
     TurnView,
 )
 from training.evaluation.runs import Run, runs_of
-from training.evaluation.success import half_success_horizon, success_by_horizon, success_rate
+from training.evaluation.success import (
+    half_success_horizon,
+    pass_hat_k,
+    solved_by_task,
+    success_by_horizon,
+    success_rate,
+)
 
 Pieces = Callable[[Sequence[int]], Sequence[str]]
 """Token ids -> one text for each, as a tokenizer shows them."""
@@ -41,11 +47,13 @@ def policy_view(
     """All that is said of one policy on the held-out tasks. Raises ValueError on no runs."""
     drift = measure_drift(runs, seed=seed, confidence=confidence)
     several = len({run.horizon for run in runs}) > 1
+    solved = list(solved_by_task(runs).values())
     return PolicyView(
         label=label,
         policy_version=policy_version,
         success=success_rate(runs, confidence=confidence),
         strict=success_rate(runs, strict=True, confidence=confidence),
+        all_of_k=tuple(pass_hat_k(solved, k) for k in range(1, min(n for _, n in solved) + 1)),
         bands=success_by_horizon(runs, bands, confidence=confidence),
         half_horizon=half_success_horizon(runs, seed=seed, confidence=confidence) if several else None,
         step_success=1 - drift.error_rate.mean if drift.error_rate is not None else None,

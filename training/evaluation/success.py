@@ -151,6 +151,8 @@ def _crossings(x_G: Floats, solved_G: Floats, attempts_G: Floats, weights_BG: Fl
         determinant = h00 * h11 - h01 * h01
         step_a, step_b = (h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant
         a, b = a + np.clip(step_a, -3, 3), b + np.clip(step_b, -3, 3)
+        if max(np.abs(step_a).max(), np.abs(step_b).max()) < 1e-8:
+            break
     falling = b < -1e-6
     crossing = np.exp2(np.clip(-a / np.where(falling, b, 1.0) + x_G.mean(), -60, 60))
     return np.where(falling, crossing, np.where(a > 0, np.inf, 0.0))

@@ -201,8 +201,8 @@ def _iteration(
     held_out: Rolled | None,
     held: list[TaskSpec],
 ) -> IterationPoint:
-    picked = rng.choice(len(pool), size=24, replace=False)
-    rolled = [rollout(rng, pool[i], coin, f"i{number}-{pool[i].task_id}", k) for i in picked for k in range(8)]
+    picked = rng.choice(len(pool), size=16, replace=False)
+    rolled = [rollout(rng, pool[i], coin, f"i{number}-{pool[i].task_id}", k) for i in picked for k in range(4)]
     tasks = {t.task_id: t for t in held}
     return iteration_point(
         number,
@@ -229,9 +229,9 @@ def _views(held: list[TaskSpec], before: Rolled, after: Rolled) -> tuple[Traject
 
 
 def sample_report(*, iterations: int = 16, seed: int = 0) -> ReportData:
-    """A run of `iterations` on 80 training and 120 held-out tasks."""
+    """A run of `iterations` on 80 training and 60 held-out tasks."""
     rng = np.random.default_rng(seed)
-    pool, held = [task(i, "train") for i in range(80)], [task(i, "held") for i in range(120)]
+    pool, held = [task(i, "train") for i in range(80)], [task(i, "held") for i in range(60)]
     coins = [Coin(i, 0.17 * math.exp(-i / 7) + 0.02, min(0.95, 0.2 + 0.07 * i)) for i in range(iterations + 1)]
     benchmarks = {i: _benchmark(rng, held, coins[i]) for i in {0, iterations // 2, iterations}}
     points = tuple(_iteration(rng, i, coins[i], pool, benchmarks.get(i), held) for i in range(iterations))
@@ -262,7 +262,7 @@ def sample_report(*, iterations: int = 16, seed: int = 0) -> ReportData:
         after=policy_view(f"after (policy {iterations})", iterations, runs[1], act_kind, bands=BANDS, seed=0),
         tasks=task_labels(pool),
         iterations=points,
-        spend=Spend(training=24 * 8 * iterations, probes=160, uniform_equivalent=24 * 8 * iterations * 2),
+        spend=Spend(training=16 * 4 * iterations, probes=160, uniform_equivalent=16 * 4 * iterations * 2),
         stages=(
             StageTime(name="roll out", wall_s=212.0),
             StageTime(name="judge", wall_s=41.0),

@@ -84,6 +84,7 @@ def test_the_rates_of_three_small_runs_are_counted_by_hand() -> None:
     assert drift.after_ok.mean == pytest.approx(2 / 7)
     assert drift.after_error.mean == pytest.approx(1 / 3)
     assert drift.recovery.mean == pytest.approx(2 / 3)
+    assert drift.long_run_error_rate == pytest.approx((2 / 7) / (2 / 7 + 2 / 3))
     assert drift.error_rate.mean == pytest.approx(3 / 10)
     assert drift.bursts == ((1, 1), (2, 1))
     assert drift.mean_burst == 1.5
