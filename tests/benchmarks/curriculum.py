@@ -7,7 +7,7 @@
 
 `play` goes seed by seed and adds to `results/curriculum_raw.json`; what is there already is not played again, so it
 can be stopped and started. Arms other than the oracle see no truth. A play ends at the target (held-out mean pass
-rate 80%, and 90% for the pool that starts at 75%) or at 3 times uniform's rollouts ('censored': at least that many).
+rate 80%, and 90% for the pool that starts at 75%) or at twice uniform's rollouts ('censored': at least that many).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def play_seed(law: str, mode: str, shape: str, seed: int) -> dict[str, dict[str,
     out: dict[str, dict[str, Any]] = {}
     for arm in ARMS:
         world = make_world(shape, law, mode, seed)  # type: ignore[arg-type]
-        most = 3 * out["uniform"]["rollouts"] if arm != "uniform" else MOST_UNIFORM
+        most = 2 * out["uniform"]["rollouts"] if arm != "uniform" else MOST_UNIFORM
         target = target_of(shape)
         log = play(maker(arm, mode), world, groups_per_step=GROUPS_PER_STEP, max_rollouts=most, seed=seed, until=target)
         out[arm] = measure(log, target)
@@ -162,7 +162,7 @@ def table() -> str:
     data, rng = load(), np.random.default_rng(0)
     text = [
         "Rollouts to the target as a share of uniform's (geometric mean over seeds, 95% bootstrap interval); probes",
-        "and discarded groups are counted; `>` marks arms of which a play was stopped at 3 times uniform's rollouts.",
+        "and discarded groups are counted; `>` marks arms of which a play was stopped at twice uniform's rollouts.",
     ]
     for mode in MODES:
         rows = {k: v for k, v in cells(data).items() if k[1] == mode}
@@ -253,7 +253,7 @@ def plot(path: Path) -> None:
             axes[i, j].axvline(1.0, color="black", linewidth=0.8)
             axes[i, j].set_title(f"{shape}, Beta{SHAPES[shape]}, {mode}", fontsize=9)
             axes[i, j].invert_yaxis() if i == j == 0 else None
-    figure.supxlabel("rollouts to the target, as a share of uniform's (3 is the cut)")
+    figure.supxlabel("rollouts to the target, as a share of uniform's (2 is the cut)")
     figure.tight_layout()
     figure.savefig(path, dpi=90)
 
