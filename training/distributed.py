@@ -81,6 +81,14 @@ def shard(policy: nn.Module, layers: Sequence[nn.Module], world: World) -> None:
         fully_shard(module, mesh=mesh)
 
 
+def release(policy: nn.Module) -> None:
+    """Drop the gathered weights that a forward pass without a backward leaves in place of the sharded ones."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if isinstance(policy, FSDPModule):
+        policy.reshard()
+
+
 def full_tensor(value: Tensor) -> Tensor:
     """The whole of a sharded tensor, or the tensor itself. A collective act where it is sharded."""
     from torch.distributed.tensor import DTensor

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from training.config import OptimizerConfig, TrainConfig
-from training.distributed import World, full_tensor, shard, single_process
+from training.distributed import World, full_tensor, release, shard, single_process
 from training.guards import GradientGuard
 from training.losses.aggregation import ChainShape, token_weights
 from training.losses.base import LossWarning, PerToken, TokenTerms
@@ -32,7 +32,8 @@ class Trainer:
     """Holds the policy, its optimizer and their counters.
 
     `step` counts batches, `update` optimizer updates, `policy_version` the published versions: one per batch.
-    Raises ModelError for a folder that cannot be trained; `clock` gives seconds.
+    Raises ModelError for a folder that cannot be trained; `clock` gives seconds. `on_update`, which may be set, is
+    told of each update once it is applied.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.policy, config.optimizer)
         self.guard = GradientGuard(config.spike_factor)
         self.clipped_tokens = 0
+        self.on_update: Callable[[UpdateReport], None] = lambda report: None
 
     def _load(self, folder: Path, *, trained: bool) -> PackedPolicy:
         config = self.config
@@ -104,6 +106,7 @@ class Trainer:
             if counts:
                 for n, index in enumerate(indices):
                     results[index][samples[index].loss_mask] = values_N[row.sample_index_N.cpu().numpy() == n]
+        release(self.policy)
         return [np.sum(parts, axis=0) for parts in zip(*self.world.gather(results), strict=True)]
 
     def save_policy(self, folder: Path) -> Path:
@@ -166,13 +169,15 @@ class Trainer:
         grad_norm = float(full_tensor(self._clip()))
         rate = self._apply(loss, grad_norm, table, tuple(s.chain_id for s in samples))
         self.clipped_tokens += int(table.clipped_N.sum())
-        return update_report(
+        report = update_report(
             table,
             loss=loss,
             grad_norm=grad_norm,
             learning_rate=rate,
             rare_token_ids=self.config.rare_token_ids,
         )
+        self.on_update(report)
+        return report
 
     def _row(
         self, samples: list[Sample], indices: list[int], weights: list[float], counts: bool
