@@ -143,7 +143,7 @@ class CommandHarness:
         )
 
     async def run(self, task: TaskSpec, *, suite: Suite, sandbox: Sandbox, endpoint: Endpoint) -> HarnessOutcome:
-        """See `Harness.run`. The sandbox must come from `EquippedBoxes`; SandboxError when it or the proxy does not."""
+        """See `Harness.run`. The box must come from `boxes_for`; SandboxError when it does not."""
         await self._proof.show(sandbox)
         errand = Errand(
             prompt=f"{task.instruction}\n{HAND_IN}",

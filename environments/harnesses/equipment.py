@@ -12,7 +12,6 @@ from environments.sandboxes.base import (
     ReadonlyMount,
     Sandbox,
     SandboxError,
-    SandboxProvider,
     SandboxSpec,
 )
 
@@ -53,25 +52,6 @@ class Equipment:
         return replace(spec, limits=limits, mounts=(*spec.mounts, *self.mounts), exposed=(*spec.exposed, exposed))
 
 
-class EquippedBoxes:
-    """A provider whose boxes all hold a harness. `proxy` is the unix socket that the recorder is served on."""
-
-    def __init__(self, boxes: SandboxProvider, equipment: Equipment, proxy: Path) -> None:
-        self._boxes = boxes
-        self._equipment = equipment
-        self._proxy = proxy
-        self.name = boxes.name
-        self.not_covered = boxes.not_covered
-
-    async def start(self, spec: SandboxSpec) -> Sandbox:
-        """See `SandboxProvider.start`."""
-        return await self._boxes.start(self._equipment.added_to(spec, self._proxy))
-
-    async def sweep(self) -> int:
-        """See `SandboxProvider.sweep`."""
-        return await self._boxes.sweep()
-
-
 def url_in_box(endpoint: Endpoint) -> str:
     """The endpoint as the box reaches it: the same path, at the exposed port."""
     return f"http://127.0.0.1:{PROXY_PORT}{urlsplit(endpoint.base_url).path}"
@@ -83,5 +63,5 @@ async def expect_proxy(sandbox: Sandbox) -> None:
     if not result.output.startswith("HTTP/1."):
         raise SandboxError(
             f"the box cannot reach the proxy: {result.output.strip() or 'no answer'}; serve the recorder on the unix "
-            "socket (environments.polar.server.serving) and start the box from EquippedBoxes"
+            "socket and start the box from equipped_boxes.boxes_for"
         )

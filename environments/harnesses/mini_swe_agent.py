@@ -123,7 +123,7 @@ class MiniSweAgent:
         )
 
     async def run(self, task: TaskSpec, *, suite: Suite, sandbox: Sandbox, endpoint: Endpoint) -> HarnessOutcome:
-        """See `Harness.run`. The sandbox must come from `EquippedBoxes`; SandboxError when it or the proxy does not."""
+        """See `Harness.run`. The box must come from `boxes_for`; SandboxError when it does not."""
         await self._proof.show(sandbox)
         ended = await run_inside(sandbox, self._invocation(task, endpoint), task)
         if isinstance(ended, HarnessOutcome):

@@ -10,9 +10,8 @@ from typing import Any
 
 from polar_fakes import STOP, ScriptedEngine
 
-from environments.harnesses.equipment import EquippedBoxes
+from environments.harnesses.equipped_boxes import boxes_for
 from environments.polar.recorder import PolarRecorder
-from environments.polar.server import serving
 from environments.rollout import RolloutRequest, RolloutRoom, roll_out
 from environments.sandboxes.bubblewrap import BubblewrapProvider
 from environments.suites.service_repair.suite import ServiceRepair
@@ -71,10 +70,8 @@ def replayed(folder: Path, texts: Sequence[str]) -> ScriptedEngine:
 async def room_for(harness, engine, tmp_path: Path, *, max_tokens: int = 400):
     """(room, engine) of a rollout under `harness`."""
     recorder = PolarRecorder(engine, tmp_path / "calls")
-    proxy = tmp_path / "proxy.sock"
     try:
-        async with serving(recorder, unix_socket=proxy):
-            boxes = EquippedBoxes(BubblewrapProvider(), harness.equipment, proxy)
+        async with boxes_for(harness, BubblewrapProvider(), recorder) as boxes:
             sampling = Sampling(max_tokens=max_tokens)
             room = RolloutRoom(
                 suite=SUITE, harness=harness, boxes=boxes, recorder=recorder, log=Memory(), sampling=sampling

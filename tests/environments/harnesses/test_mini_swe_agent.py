@@ -8,8 +8,11 @@ import pytest
 from harness_rooms import SUITE, forced, one_rollout, room_for, says, worst_gap
 
 from environments.gates.judge import GateConfig, judge
+from environments.harnesses.equipped_boxes import EquippedBoxes, boxes_for
 from environments.harnesses.inside import HarnessNotReady
 from environments.harnesses.mini_swe_agent import MiniSweAgent
+from environments.harnesses.tool_loop import ToolLoop
+from environments.sandboxes.bubblewrap import BubblewrapProvider
 from environments.suites.service_repair.suite import task_of
 from environments.types import Limits
 from training.samples import sample_from_chain
@@ -62,11 +65,16 @@ async def test_it_meets_the_token_budget_as_an_end_and_a_malformed_call_as_an_er
 
 async def test_a_box_without_a_way_to_the_proxy_is_ours(harness, short_folder, tmp_path):
     async with room_for(harness, forced(short_folder, []), tmp_path) as (room, _):
-        (tmp_path / "proxy.sock").unlink()
-        trajectory = await one_rollout(room, TASK)
-        (tmp_path / "proxy.sock").touch()
+        nowhere = EquippedBoxes(BubblewrapProvider(), harness.equipment, tmp_path / "nobody.sock")
+        trajectory = await one_rollout(replace(room, boxes=nowhere), TASK)
     assert trajectory.status == "infra_fault"
     assert "the box cannot reach the proxy" in trajectory.fault
+
+
+async def test_a_harness_of_our_own_process_keeps_its_boxes():
+    boxes = BubblewrapProvider()
+    async with boxes_for(ToolLoop(), boxes, None) as given:
+        assert given is boxes
 
 
 def test_another_version_is_refused_with_the_mend(tmp_path):
