@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from infra.engines.base import EngineError
 from infra.manifest import Manifest
@@ -26,6 +28,22 @@ RETRIES, RETRY_DELAY_S = 2, 5.0
 
 class PrefectUnready(RuntimeError):
     """No Prefect server: the message says which was wanted and how to mend it."""
+
+
+def end_orphaned_servers(home: Path) -> int:
+    """End the Prefect servers that killed runs of this home left behind; how many. (They outlive their parent.)"""
+    ended = 0
+    for process in psutil.process_iter(["ppid", "cmdline"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if process.info["ppid"] != 1 or "prefect.server.api.server" not in words:
+            continue
+        try:
+            if process.environ().get("PREFECT_HOME") == str(home):
+                process.terminate()
+                ended += 1
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return ended
 
 
 def wait_for_prefect(progress: Progress) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import RunConfig
-from flows.engine import PrefectRunner, publish_artifacts, wait_for_prefect
+from flows.engine import PrefectRunner, end_orphaned_servers, publish_artifacts, wait_for_prefect
 from flows.home import Home, note_finished, open_desk
 from flows.loop import RunState, iterate
 from flows.results import result_of
@@ -62,6 +62,7 @@ def run_finetune(home: Path, config: RunConfig, *, progress: Progress, fresh: bo
     """Run the flow in this process and return its result (the documented keys of `--json`)."""
     token = _progress.set(progress)
     try:
+        end_orphaned_servers(Home(home).prefect)
         wait_for_prefect(progress)
         named = finetune.with_options(flow_run_name=f"{config.run_id}{' fresh' if fresh else ''}")
         result: dict[str, Any] = named(home=str(home), config=records.to_json(config).decode(), fresh=fresh)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 _COMMANDS = {
-    "finetune": "flows.cli.finetune:finetune",
-    "step": "flows.cli.finetune:step",
-    "benchmark": "flows.cli.benchmark:benchmark",
-    "promote": "flows.cli.registry:promote",
-    "rollback": "flows.cli.registry:rollback",
-    "tasks": "flows.cli.tasks:app",
-    "runs": "flows.cli.runs:app",
-    "trajectory": "flows.cli.trajectory:app",
-    "curriculum": "flows.cli.curriculum:app",
-    "claims": "flows.cli.claims:app",
-    "doctor": "flows.cli.doctor:doctor",
-    "warm-start": "flows.cli.warm_start:warm_start",
+    "finetune": ("flows.cli.finetune:finetune", "Fine-tune an agent: select, roll out, judge, train; benchmark; promote."),
+    "step": ("flows.cli.finetune:step", "Roll out, judge and take one CISPO step; say what happened."),
+    "benchmark": ("flows.cli.benchmark:benchmark", "Measure a model folder on the held-out tasks, by horizon."),
+    "promote": ("flows.cli.registry:promote", "Make a version the champion, on record."),
+    "rollback": ("flows.cli.registry:rollback", "Make the previous champion the champion again."),
+    "tasks": ("flows.cli.tasks:app", "List, show and validate tasks."),
+    "runs": ("flows.cli.runs:app", "List, show and resume runs."),
+    "trajectory": ("flows.cli.trajectory:app", "Read what an agent did, turn by turn."),
+    "curriculum": ("flows.cli.curriculum:app", "Explain what was chosen to train on, and why."),
+    "claims": ("flows.cli.claims:app", "Measure the claims this pipeline rests on."),
+    "doctor": ("flows.cli.doctor:doctor", "Say what is installed and reachable, and the mend."),
+    "warm-start": ("flows.cli.warm_start:warm_start", "Make the tiny policy that fine-tuning starts from."),
 }
 _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -36,6 +37,8 @@ def main() -> None:
     """The console entry point. Exit codes: see `flows.cli.errors`."""
     from cyclopts import App
 
+    # So that what a run has started (boxes, servers) is ended with it; a default SIGTERM would leave it behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     app = App(
@@ -44,6 +47,6 @@ def main() -> None:
         version_flags=["--version"],
         result_action="return_value",
     )
-    for name, where in _COMMANDS.items():
-        app.command(where, name=name)
+    for name, (where, text) in _COMMANDS.items():
+        app.command(where, name=name, help=text)
     sys.exit(app())
