@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from flows.config import PolicyConfig, RunConfig
 from flows.overrides import ConfigError
 from tasks.benchmark import BenchmarkConfig
 from tasks.pass_rates import CurriculumConfig
 from tasks.pools import PoolConfig
-from tasks.rollouts import RolloutConfig
 from tasks.train import TrainSection
 
 TINY_DIGEST = "2c3a4c1d0e12dd59d603a27e63ccb58b97503ecd2de1ed636eb8579c7e18e500"
 
 
 def tiny() -> RunConfig:
-    """Tasks of 3 to 12 turns, a policy of about 2 M parameters: minutes on two cores."""
+    """Tasks of 3 to 12 turns, a policy of about 1.2 M parameters: minutes on two cores."""
     return RunConfig(
         name="tiny",
-        iterations=12,
+        iterations=10,
         policy=PolicyConfig(digest=TINY_DIGEST),
         pool=PoolConfig(train_tasks=160, held_out_tasks=120, min_horizon=3, max_horizon=12),
-        curriculum=CurriculumConfig(tasks_per_iteration=8, group_size=8),
-        training=TrainSection(learning_rate=3e-4, updates_per_batch=4),
+        curriculum=CurriculumConfig(tasks_per_iteration=16, group_size=8),
+        training=TrainSection(learning_rate=3e-4, updates_per_batch=2),
         benchmark=BenchmarkConfig(bands=(5, 8, 12)),
     )
 
 
 def tiny_long() -> RunConfig:
     """Tasks of 3 to 50 turns with the same policy: up to 40 minutes on two cores."""
-    return RunConfig(
+    return replace(
+        tiny(),
         name="tiny_long",
-        iterations=30,
-        policy=PolicyConfig(digest=TINY_DIGEST),
+        iterations=24,
         pool=PoolConfig(train_tasks=240, held_out_tasks=144, min_horizon=3, max_horizon=50),
-        rollouts=RolloutConfig(),
-        curriculum=CurriculumConfig(tasks_per_iteration=8, group_size=8),
-        training=TrainSection(learning_rate=3e-4, updates_per_batch=4),
         benchmark=BenchmarkConfig(bands=(5, 8, 12, 20, 30, 50)),
     )
 
