@@ -7,7 +7,10 @@ import signal
 import sys
 
 _COMMANDS = {
-    "finetune": ("flows.cli.finetune:finetune", "Fine-tune an agent: select, roll out, judge, train; benchmark; promote."),
+    "finetune": (
+        "flows.cli.finetune:finetune",
+        "Fine-tune an agent; benchmark it; promote or refuse.",
+    ),
     "step": ("flows.cli.finetune:step", "Roll out, judge and take one CISPO step; say what happened."),
     "benchmark": ("flows.cli.benchmark:benchmark", "Measure a model folder on the held-out tasks, by horizon."),
     "promote": ("flows.cli.registry:promote", "Make a version the champion, on record."),
