@@ -135,17 +135,19 @@ class VllmEngine:
         check_version(self._version, version)
         self._refuse_if_closed()
         async with self._gate.closed():
-            await self._control("/pause")
+            await self._control("/pause?mode=wait")  # calls of other clients end in peace too
             await self._control(
                 "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
             )
-            await self._control("/reset_prefix_cache")
+            answer = await self._control("/reset_prefix_cache")
+            if answer.content and not answer.json()["success"]:  # older servers answer nothing
+                raise EngineError("vLLM kept its prefix cache, made by the old weights; it stays paused, restart it")
             await self._control("/resume")
             self._version = version
 
-    async def _control(self, path: str, body: dict[str, Any] | None = None) -> None:
+    async def _control(self, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         try:
-            await self._post(path, body)
+            return await self._post(path, body)
         except _NotFound as error:
             raise EngineError(f"vLLM has no {path}; start it with VLLM_SERVER_DEV_MODE=1 to swap weights") from error
 
