@@ -41,12 +41,23 @@ class _Tree:
         return tuple(token for part in reversed(parts) for token in part)
 
     def cause(self, call: CallRecord) -> ForkCause:
-        """Why a chain starts at this call: a retry for the reason of what it repeats, a branch is a rewrite."""
+        """Why a chain starts at this call.
+
+        A retry starts one for the reason of what it repeats. A continuation whose parent goes on elsewhere was
+        sampled again there, or its history was rewritten.
+        """
         cause, seen = call.cause, call.call_id
         while cause == "retry" and self.related.get(seen) in self.causes:
             seen = str(self.related[seen])
             cause = self.causes[seen]
-        return "rewritten" if cause == "continuation" and call.parent_call_id is not None else cause
+        if cause != "continuation":
+            return cause
+        sampled_again = any(self._repeats(x, call) for x in self.children.get(call.parent_call_id or "", ()))
+        return "resample" if sampled_again else "rewritten"
+
+    def _repeats(self, sibling: str, call: CallRecord) -> bool:
+        same = self.calls[sibling].prompt_tail_ids == call.prompt_tail_ids
+        return same and self.causes[sibling] == "resample"
 
 
 def _rendered(ids: tuple[int, ...], call: CallRecord) -> Segment:

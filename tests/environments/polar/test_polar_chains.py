@@ -221,6 +221,21 @@ async def test_the_same_prompt_again_is_a_sibling_with_randomness_of_its_own(tmp
     assert [(c.fork_cause, len(c.segments)) for c in recording.chains] == [("root", 2), ("resample", 4)]
 
 
+async def test_of_two_samples_the_one_that_goes_on_keeps_the_chain(tmp_path, tiny_folder, rendering):
+    engine = ScriptedEngine(tiny_folder, lambda r: call_text("ls"))
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
+        await talker.ask("Go.")
+        talker.result("out")
+        await talker.post(talker.messages)
+        await talker.ask()
+        talker.result("out")
+        await talker.ask()
+        recording = await recorder.close("r1")
+    assert [(c.fork_cause, len(c.segments)) for c in recording.chains] == [("root", 6), ("resample", 2)]
+    assert recording.chains[1].parent_chain_id == recording.chains[0].chain_id
+    assert recording.chains[0].segments[3].call_id != recording.calls[1].call_id
+
+
 async def test_an_answer_that_the_harness_drops_is_a_leaf_and_trains_once(tmp_path, tiny_folder, rendering):
     broken = "<tool_call>\n{oops}\n</tool_call>" + STOP
     engine = ScriptedEngine(tiny_folder, in_turn(call_text("ls"), broken, call_text("pwd"), "done" + STOP))
