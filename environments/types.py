@@ -20,7 +20,16 @@ Role = Literal["main", "sub_agent", "side"]
 Wire = Literal["chat", "responses", "messages"]
 CallState = Literal["complete", "cancelled", "broken"]
 ForkCause = Literal[
-    "root", "continuation", "retry", "resample", "template", "retokenised", "rewritten", "compacted", "sub_agent", "side"
+    "root",
+    "continuation",
+    "retry",
+    "resample",
+    "template",
+    "retokenised",
+    "rewritten",
+    "compacted",
+    "sub_agent",
+    "side",
 ]
 Status = Literal["completed", "budget_exhausted", "agent_fault", "infra_fault"]
 ErrorClass = Literal["exit_code", "parse", "tool", "forbidden", "repeat", "timeout", "killed"]
@@ -244,7 +253,8 @@ class Trajectory:
     `status` is how it ended and is never reward: 'completed' (the agent said it is done), 'budget_exhausted',
     'agent_fault' (it broke its box or did what is forbidden), 'infra_fault' (ours: no reward, no evidence).
     `fault` says what broke, empty when nothing did. `final_payload` is the text the agent handed in as its final
-    answer, None if it never did; `final_thought` is its reasoning beside it. `final_state_uri` names the files it left, for grading in a fresh box.
+    answer, None if it never did; `final_thought` is its reasoning beside it. `final_state_uri` names the files it
+    left, for grading in a fresh box.
 
     Worked example, a refill: index 3 of a group meets a dead engine -> attempt 0 has status 'infra_fault' and is
     excluded; the loop runs (index 3, attempt 1) and that one becomes the member.
@@ -352,7 +362,8 @@ class Verdict:
 
     def __post_init__(self) -> None:
         failed = any(g.outcome == "failed" for g in self.gates)
-        _need(not (failed and (self.reward != 0 or self.scores or self.passed)), "a failed gate gives reward 0, no score")
+        paid = self.reward != 0 or self.scores or self.passed
+        _need(not (failed and paid), "a failed gate gives reward 0, no score")
         _need(0 <= self.reward <= 1, f"reward is {self.reward}; want a number in [0, 1]")
 
 

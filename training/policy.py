@@ -83,7 +83,8 @@ def train_tokenizer(corpus: Iterable[str], phrases: Iterable[str], vocab_size: i
     whole = [*MARKER_TOKENS, *dict.fromkeys(phrases)]
     room = vocab_size - len(SPECIAL_TOKENS) - len(whole)
     if room < 256:
-        raise PolicyError(f"vocab_size is {vocab_size}; want at least {256 + vocab_size - room}: bytes and whole tokens")
+        least = 256 + vocab_size - room
+        raise PolicyError(f"vocab_size is {vocab_size}; want at least {least}: the bytes and the whole tokens")
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
