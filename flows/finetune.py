@@ -6,7 +6,6 @@ import contextlib
 import json
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from flows.config import RunConfig
 from flows.engine import PrefectRunner, end_orphaned_servers, publish_artifacts, wait_for_prefect
 from flows.home import Home, note_finished, open_desk
 from flows.loop import RunState, iterate
+from flows.noted import STAGES, Noted
 from flows.results import result_of
 from infra import records
-from infra.manifest import Manifest
 from infra.tracking import TrackedRun
 from tasks.benchmark import Benchmarked, benchmark
 from tasks.pass_rates import Curriculum
@@ -35,27 +34,9 @@ from tasks.registry import (
     start_run,
 )
 from tasks.report import RunRecord, TrainingRecord, iteration_metrics, write_report
-from tasks.stage import Desk, Runner, Work, code_version
+from tasks.stage import Desk, Runner, code_version
 
 _progress: ContextVar[Progress] = ContextVar("progress")
-
-
-@dataclass
-class Noted:
-    """A runner that writes down, in order, what a run has made, and how long each stage took."""
-
-    inner: Runner
-    path: Path
-    wall_s: dict[str, float] = field(default_factory=dict)
-
-    def __call__(self, work: Work) -> Manifest:
-        """See `tasks.stage.Runner`."""
-        started = time.monotonic()
-        manifest = self.inner(work)
-        self.wall_s[work.stage.name] = self.wall_s.get(work.stage.name, 0.0) + time.monotonic() - started
-        with self.path.open("ab") as stream:
-            stream.write(records.to_json(manifest) + b"\n")
-        return manifest
 
 
 def run_finetune(home: Path, config: RunConfig, *, progress: Progress, fresh: bool = False) -> dict[str, Any]:
@@ -85,8 +66,8 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
     started = time.monotonic()
     folder = home.run(desk.run_id)
     engine = PrefectRunner(desk)
-    (folder / "stages.jsonl").unlink(missing_ok=True)
-    run = Noted(engine, folder / "stages.jsonl")
+    (folder / STAGES).unlink(missing_ok=True)
+    run = Noted(engine, folder / STAGES)
     uri = config.tracking.uri or home.mlflow_uri
     with _tracked(desk, config, uri) as tracked:
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)

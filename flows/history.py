@@ -9,6 +9,7 @@ from typing import Any
 
 from environments.types import Group, Judged, Trajectory
 from flows.home import Home
+from flows.noted import STAGES
 from flows.overrides import ConfigError
 from infra import records
 from infra.manifest import Manifest
@@ -34,7 +35,7 @@ class RunNotes:
 
     def manifests(self, kind: str) -> list[Manifest]:
         """The run's artifacts of one kind, in the order they were made, each once."""
-        path = self.folder / "stages.jsonl"
+        path = self.folder / STAGES
         found = records.read_jsonl(Manifest, path) if path.exists() else []
         return list({m.key: m for m in found if m.kind == kind}.values())
 

@@ -11,6 +11,7 @@ from typing import Any
 from flows.config import RunConfig
 from flows.home import Home, open_desk
 from flows.loop import Iteration, RunState, iterate
+from flows.noted import STAGES, Noted
 from infra.digests import digest_folder
 from tasks.pass_rates import Curriculum
 from tasks.policies import Policy, adopt
@@ -30,7 +31,9 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
         curriculum=replace(config.curriculum, strategy="uniform", tasks_per_iteration=tasks, group_size=group),
     )
     with open_desk(Home(home), config, progress) as desk:
-        run = partial(perform, desk)
+        notes = Home(home).run(desk.run_id) / STAGES
+        notes.unlink(missing_ok=True)
+        run = Noted(partial(perform, desk), notes)
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
         curriculum = Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
