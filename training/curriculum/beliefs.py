@@ -135,7 +135,8 @@ class Drift:
         One Gauss-Newton step: passes k of n have mean n p and Beta-binomial variance; d(n p)/d(move) = n p (1-p).
         """
         before, c = visit.before.columns, after.columns
-        rows = visit.rows[(before.visits[visit.rows] > 0) & (before.last_version[visit.rows] < visit.version)]
+        again = (before.visits > 0) & (before.last_version < visit.version) & (c.last_version == visit.version)
+        rows = visit.rows[again[visit.rows]]
         alpha, beta = believed.alpha_N[rows], believed.beta_N[rows]
         n, k = c.batch_size[rows].astype(np.float64), c.batch_passes[rows]
         p = alpha / (alpha + beta)

@@ -3,7 +3,7 @@
 Training rollouts are the evidence, so nothing is probed twice; a small stratified share of small groups looks at
 what has not been seen for long. A task retires when it is probably solved (P(p >= .75) high) and comes back when
 it probably no longer is; retired tasks are looked at again on a schedule; tasks that always fail keep a small
-share of larger groups. Draws are Thompson draws: what is uncertain gets tried.
+share of larger groups. A Thompson draw has a say in every score: what is uncertain gets tried.
 """
 
 from __future__ import annotations
@@ -37,15 +37,19 @@ class Posterior:
     """Settings of the default strategy.
 
     `advantage` is the estimator the trainer uses: it decides what signal means. `discount` fades evidence per
-    policy version. A task retires at P(p >= `solved`) > `retire_when`, returns at < `readmit_when` (hysteresis);
-    while retired its score counts `retired_weight`, and it is looked at again every `recheck_every` versions.
-    `probe_share` of the rollouts go to groups of `probe_size` on what was not seen for longest, kin by kin, and
-    `hard_share` to groups of `large_group` on tasks whose last two visits failed throughout.
+    policy version; `prior` and `drift` say what replaces it and where tasks have moved meanwhile. A task retires
+    at P(p >= `solved`) > `retire_when` and returns at < `readmit_when` (hysteresis); while retired its score counts
+    `retired_weight`, and it is looked at again every `recheck_every` versions. `probe_share` of the rollouts go to
+    groups of `probe_size` on what was not seen for longest, kin by kin, and `hard_share` to groups of `large_group`
+    on tasks whose last two visits failed throughout. The rest goes by score: the signal per rollout, `exploration`
+    parts of it at a Thompson draw and the rest expected. A task seen before gets `large_group` rollouts where that
+    yields `large_gain` times the signal per rollout or more (with `mean` advantages it hardly can). Sizes left None
+    follow `group_size`: twice it, and half of it (at least 2).
     """
 
     group_size: int = 8
-    large_group: int = 16
-    probe_size: int = 4
+    large_group: int | None = None
+    probe_size: int | None = None
     advantage: AdvantageMode = "std"
     discount: float = 0.95
     max_age: int = 16
@@ -66,8 +70,8 @@ class Posterior:
 
     def __post_init__(self) -> None:
         need(self.group_size >= 2, f"group_size is {self.group_size}; want at least 2")
-        need(2 <= self.probe_size <= self.group_size, f"probe_size is {self.probe_size}; want 2..{self.group_size}")
-        need(self.large_group >= self.group_size, f"large_group {self.large_group} is under {self.group_size}")
+        need(2 <= self.small <= self.group_size, f"probe_size is {self.small}; want 2..{self.group_size}")
+        need(self.large >= self.group_size, f"large_group {self.large} is under {self.group_size}")
         need(
             0 < self.readmit_when < self.retire_when < 1,
             f"readmit_when {self.readmit_when} and retire_when {self.retire_when}: want 0 < readmit < retire < 1; "
@@ -79,7 +83,19 @@ class Posterior:
             self.probe_share >= 0 and self.hard_share >= 0 and shares <= 0.5,
             f"probe_share + hard_share is {shares}; want each >= 0 and at most half in all",
         )
+        need(0 <= self.exploration <= 1, f"exploration is {self.exploration}; want [0, 1]")
+        need(self.recheck_every >= 1, f"recheck_every is {self.recheck_every}; want at least 1 policy version")
         need(0 <= self.retired_weight <= 1, f"retired_weight is {self.retired_weight}; want [0, 1]")
+
+    @property
+    def small(self) -> int:
+        """Rollouts in a probe."""
+        return max(2, self.group_size // 2) if self.probe_size is None else self.probe_size
+
+    @property
+    def large(self) -> int:
+        """Rollouts in a large group."""
+        return 2 * self.group_size if self.large_group is None else self.large_group
 
     @property
     def model(self) -> DriftingBeta:
@@ -146,7 +162,7 @@ class Posterior:
 
     def _looks(self, state: State, policy_version: int, budget: int, rng: np.random.Generator) -> list[Pick]:
         """Small groups: first retired tasks that are due, then, kin by kin, what was not seen for longest."""
-        n = int(self.probe_share * budget / self.probe_size + rng.random())
+        n = int(self.probe_share * budget / self.small + rng.random())
         age = policy_version - state.columns.last_version
         retired = state.columns.retired == 1
         due = np.flatnonzero(retired & (age >= self.recheck_every))
@@ -163,17 +179,17 @@ class Posterior:
         return picks
 
     def _look(self, row: int, word: str, why: str) -> Pick:
-        return Pick(row=row, group_size=self.probe_size, state=word, why=why, kind="probe")
+        return Pick(row=row, group_size=self.small, state=word, why=why, kind="probe")
 
     def _hard(self, state: State, budget: int, taken: set[int], rng: np.random.Generator) -> list[Pick]:
-        n = int(self.hard_share * budget / self.large_group + rng.random())
+        n = min(int(self.hard_share * budget / self.large + rng.random()), budget // self.large)
         c = state.columns
         stuck = np.flatnonzero((c.batch_passes == 0) & (c.streak >= 2))
         rows = [int(r) for r in rng.permutation(stuck) if int(r) not in taken][:n]
         return [
             Pick(
                 row=r,
-                group_size=self.large_group,
+                group_size=self.large,
                 state="hard",
                 why=f"{c.streak[r]} visits failed throughout; kept alive with a larger group",
             )
@@ -183,14 +199,14 @@ class Posterior:
     def _best(
         self, state: State, beliefs: Beliefs, budget: int, taken: set[int], rng: np.random.Generator
     ) -> list[Pick]:
-        """Rows by the signal at one Thompson draw of every pass rate, until the budget is spent."""
+        """Rows by score, best first, until the budget is spent; each with the group size that suits it."""
         drawn = rng.beta(beliefs.alpha_N, beliefs.beta_N)
         score = self._score(beliefs, drawn, self.group_size)
-        larger = self._score(beliefs, drawn, self.large_group)
+        larger = self._score(beliefs, drawn, self.large)
         large = (state.columns.visits > 0) & (larger > self.large_gain * score)
         score = np.where(large, larger, score) * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
         score[list(taken)] = -1.0
-        size = np.where(large, self.large_group, self.group_size)
+        size = np.where(large, self.large, self.group_size)
         order = top_rows(score, budget // self.group_size)
         order = order[np.cumsum(size[order]) <= budget]
         code = self.words(state, beliefs)

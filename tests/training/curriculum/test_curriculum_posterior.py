@@ -232,3 +232,14 @@ def test_explanations_carry_posterior_evidence_decision_and_why() -> None:
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(CurriculumError, match=message):
         Posterior(**settings)  # type: ignore[arg-type]
+
+
+def test_sizes_follow_the_group_size_unless_they_are_given() -> None:
+    assert (Posterior(group_size=3).small, Posterior(group_size=3).large) == (2, 6)
+    assert (Posterior(probe_size=8, large_group=8).small, Posterior(probe_size=8, large_group=8).large) == (8, 8)
+
+
+def test_even_the_smallest_budget_is_kept_whatever_the_draw() -> None:
+    strategy = Posterior(hard_share=0.4)
+    state = visited(strategy, [0, 0, 0], tasks=3)
+    assert max(strategy.select(state, 1, policy_version=3, seed=s).num_rollouts for s in range(60)) <= 8
