@@ -64,16 +64,39 @@ def _coerce(kind: Any, value: Any, dotted: str, source: str) -> Any:
         raise ConfigError(f"{source}: {dotted} is {value!r}: {said}") from error
 
 
+def with_settings(config: T, settings: list[tuple[str, Any]], *, source: str) -> T:
+    """`config` with several settings laid over it. Raises ConfigError, the first one that stands.
+
+    Settings may only fit together (a small pool and a small batch), so one that is refused is tried again after the
+    others.
+    """
+    waiting = settings
+    while waiting:
+        refused: list[tuple[str, Any]] = []
+        first: ConfigError | None = None
+        for dotted, value in waiting:
+            try:
+                config = with_setting(config, dotted, value, source=source)
+            except ConfigError as error:
+                refused.append((dotted, value))
+                first = first or error
+        if first is not None and len(refused) == len(waiting):
+            raise first
+        waiting = refused
+    return config
+
+
 def with_flags(config: T, flags: tuple[str, ...]) -> T:
-    """`config` with each 'section.field=value' laid over it, in order. Raises ConfigError."""
+    """`config` with each 'section.field=value' laid over it, a later one over an earlier. Raises ConfigError."""
     import yaml
 
+    settings: dict[str, Any] = {}
     for flag in flags:
         dotted, sign, text = flag.partition("=")
         if not sign:
             raise ConfigError(f"--set {flag!r}: want section.field=value")
-        config = with_setting(config, dotted.strip(), yaml.safe_load(text), source="--set")
-    return config
+        settings[dotted.strip()] = yaml.safe_load(text)
+    return with_settings(config, list(settings.items()), source="--set")
 
 
 def with_file(config: T, path: Path) -> T:
@@ -90,9 +113,7 @@ def with_file(config: T, path: Path) -> T:
         return config
     if not isinstance(data, Mapping):
         raise ConfigError(f"--config {path}: want sections with fields, got {type(data).__name__}")
-    for dotted, value in _leaves(config, data, ""):
-        config = with_setting(config, dotted, value, source=str(path))
-    return config
+    return with_settings(config, _leaves(config, data, ""), source=str(path))
 
 
 def _leaves(config: Any, data: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 LONGBREATH = Path(sys.executable).parent / "longbreath"
-STEP = ("step", "--tasks", "2", "--group", "4", "--set", "pool.max_horizon=4", "--set", "benchmark.bands=[4]", "--json")
+STEP = ("step", "--tasks", "2", "--group", "4", "--set", "pool.max_horizon=4", "--json")
 
 
 def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -70,3 +70,10 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
 def test_the_same_settings_are_the_same_run_and_other_settings_another():
     assert preset("tiny").run_id == preset("tiny").run_id
     assert with_flags(preset("tiny"), ("seed=1",)).run_id != preset("tiny").run_id
+
+
+def test_settings_that_only_fit_together_may_come_in_any_order():
+    flags = ("pool.train_tasks=8", "curriculum.tasks_per_iteration=4")
+    for order in (flags, flags[::-1]):
+        config = with_flags(preset("tiny"), order)
+        assert (config.pool.train_tasks, config.curriculum.tasks_per_iteration) == (8, 4)
