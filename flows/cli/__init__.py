@@ -20,6 +20,8 @@ _COMMANDS = {
     "trajectory": ("flows.cli.trajectory:app", "Read what an agent did, turn by turn."),
     "curriculum": ("flows.cli.curriculum:app", "Explain what was chosen to train on, and why."),
     "claims": ("flows.cli.claims:app", "Measure the claims this pipeline rests on."),
+    "proxy": ("flows.cli.proxy:app", "Serve the recording proxy, and replay what it recorded."),
+    "rollouts": ("flows.cli.rollouts:app", "Record any command that honours a base URL."),
     "doctor": ("flows.cli.doctor:doctor", "Say what is installed and reachable, and the mend."),
     "warm-start": ("flows.cli.warm_start:warm_start", "Make the tiny policy that fine-tuning starts from."),
 }
