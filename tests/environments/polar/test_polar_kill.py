@@ -44,6 +44,7 @@ class Received:
 
     def __init__(self) -> None:
         self.calls: list[dict] = []
+        self.lines = 0
 
     async def talk(self, url: str, key: str) -> None:
         messages = [{"role": "user", "content": "Go."}]
@@ -55,6 +56,7 @@ class Received:
                 async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
                     async for line in answer.aiter_lines():
                         take(seen, line)
+                        self.lines += bool(line)
                 messages += [{"role": "assistant", "content": seen["text"] or None, "tool_calls": seen["calls"]}]
                 messages += [{"role": "tool", "tool_call_id": c["id"], "content": "ok"} for c in seen["calls"]]
                 messages += [{"role": "user", "content": "more"}]
@@ -74,10 +76,12 @@ def take(seen: dict, line: str) -> None:
                 seen["calls"][-1]["function"]["arguments"] += call["function"]["arguments"]
 
 
-async def talk_until_killed(process, endpoints, delay_s: float) -> list[Received]:
+async def talk_until_killed(process, endpoints, lines: int) -> list[Received]:
+    """Talk until that many lines have come; then the proxy dies."""
     harnesses = [Received() for _ in endpoints]
     talks = [asyncio.create_task(h.talk(*e)) for h, e in zip(harnesses, endpoints, strict=True)]
-    await asyncio.sleep(delay_s)
+    while sum(h.lines for h in harnesses) < lines:
+        await asyncio.sleep(0.001)
     os.kill(process.pid, signal.SIGKILL)
     results = await asyncio.gather(*talks, return_exceptions=True)
     assert all(isinstance(r, httpx.TransportError) for r in results), results
@@ -91,8 +95,8 @@ def kill_once(tiny_folder, rendering, logs: Path, seed: int) -> int:
     process = context.Process(target=serve, args=(theirs, tiny_folder, logs, rendering, seed))
     process.start()
     assert ours.poll(60)
-    delay_s = random.Random(seed).uniform(0.05, 0.8)
-    harnesses = asyncio.run(talk_until_killed(process, ours.recv(), delay_s))
+    lines = random.Random(seed).randrange(2, 90)
+    harnesses = asyncio.run(talk_until_killed(process, ours.recv(), lines))
     process.join()
     found = open_logs(logs)
     cut = 0

@@ -91,6 +91,16 @@ async def test_callers_share_one_sync(tmp_path):
     writer.close()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_answer_ends_before_its_record_is_on_the_disk(tmp_path, tiny_folder, rendering, stream):
+    engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
+        for question in ("one", "two", "three"):
+            synced = recorder.log.fsync_count
+            await talker.ask(question, stream=stream)
+            assert recorder.log.fsync_count == synced + 1
+
+
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
