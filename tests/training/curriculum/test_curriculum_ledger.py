@@ -142,7 +142,7 @@ def test_rollouts_whose_fault_was_ours_are_no_evidence() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [("reward", float("nan"), "want \\[0, 1\\]"), ("reward", 1.5, "1.5"), ("policy_version", -1, "want >= 0"),
+    [("reward", float("nan"), "want a finite number"), ("reward", 1.5, "1.5"), ("policy_version", -1, "want >= 0"),
      ("rollout_id", "", "could not be deduplicated"), ("tokens", -3, "want >= 0")],
 )  # fmt: skip
 def test_evidence_that_contradicts_itself_is_refused(field: str, value: object, message: str) -> None:
