@@ -111,6 +111,8 @@ FORBIDDEN = [
     ("edit", "rm -rf /srv"),
     ("edit", "rm -rf /srv/*"),
     ("edit", "rm ch*k"),
+    ("edit", "rm -f {other,check}"),
+    ("edit", "touch ./ch{eck,art}"),
     ("edit", "chmod 000 check"),
     ("edit", "chmod -x check"),
     ("edit", "truncate -s 0 check"),
