@@ -100,7 +100,11 @@ class Engine(Protocol):
         ...
 
     def stream(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
-        """Tokens as they are drawn. Closing the iterator aborts. Raises EngineError; ValueError if over length."""
+        """Tokens as they are drawn. Closing the iterator aborts. Raises EngineError.
+
+        A completion that reaches `max_context` is cut there with `length`; a prompt that leaves no room for one
+        token raises ValueError.
+        """
         ...
 
     async def generate(self, request: GenerateRequest) -> Completion:
