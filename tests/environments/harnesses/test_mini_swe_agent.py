@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from harness_rooms import SUITE, forced, one_rollout, room_for, says, worst_gap
+from transformers import AutoTokenizer
 
 from environments.gates.judge import GateConfig, judge
 from environments.harnesses.equipped_boxes import EquippedBoxes, boxes_for
@@ -53,13 +54,19 @@ async def test_it_mends_a_service_and_every_token_it_sampled_can_train(harness, 
     assert (judged.passed, judged.reward) == (True, 1.0)
 
 
-async def test_it_meets_the_token_budget_as_an_end_and_a_malformed_call_as_an_error(harness, short_folder, tmp_path):
+async def test_the_token_budget_ends_it_and_a_malformed_call_is_an_error_that_it_reads(harness, short_folder, tmp_path):
     task = replace(TASK, limits=Limits(max_turns=8, max_tokens=70, wall_time_s=3000.0))
     texts = [says("So?", "bash", {"cmd": "ls"}), bash("Again.", "ls"), bash("Look.", "cat check")]
     async with room_for(harness, forced(short_folder, texts), tmp_path) as (room, _):
         trajectory = await one_rollout(room, task)
     assert (trajectory.status, trajectory.fault) == ("budget_exhausted", "8 turns or 70 tokens used")
-    assert trajectory.turns[0].observation == "error: Missing 'command' argument in bash tool call."
+    # It drops the malformed message from its history, so what follows is a chain of its own; both train.
+    first, second, *_ = trajectory.chains
+    assert (first.fork_cause, second.role) == ("root", "main")
+    told = AutoTokenizer.from_pretrained(short_folder).decode([i for s in second.segments for i in s.ids])
+    assert "error: Missing 'command' argument in bash tool call." in told
+    assert sum(c.num_trainable for c in trajectory.chains) == trajectory.usage.completion_tokens
+    assert trajectory.turns[0].action == "ls"
     assert trajectory.final_payload is None
 
 
