@@ -11,6 +11,7 @@ from pathlib import Path
 
 from environments.gates.judge import GateConfig, check_prefix
 from environments.harnesses.base import Harness
+from environments.harnesses.equipped_boxes import boxes_for
 from environments.rollout import GroupRequest, RolloutRoom, roll_out_groups
 from environments.types import Group, Trajectory
 from infra import records
@@ -56,7 +57,16 @@ def _tool_loop(config: RolloutConfig, gates: GateConfig) -> Harness:
     return ToolLoop(check=check, command_timeout_s=config.command_timeout_s)
 
 
-HARNESSES: dict[str, Callable[[RolloutConfig, GateConfig], Harness]] = {"tool_loop": _tool_loop}
+def _mini_swe_agent(config: RolloutConfig, gates: GateConfig) -> Harness:
+    from environments.harnesses.mini_swe_agent import MiniSweAgent
+
+    return MiniSweAgent(command_timeout_s=config.command_timeout_s)
+
+
+HARNESSES: dict[str, Callable[[RolloutConfig, GateConfig], Harness]] = {
+    "tool_loop": _tool_loop,
+    "mini_swe_agent": _mini_swe_agent,
+}
 
 
 class Journal:
@@ -130,24 +140,26 @@ def roll_out(
 def _roll_out(
     desk: Desk, plan: RolloutPlan, config: RolloutConfig, gates: GateConfig, journal: Journal
 ) -> tuple[Group, ...]:
-    suite = desk.workshop.suite(plan.suite)
     engine = desk.workshop.engine(plan.policy.folder(desk), plan.policy.version)
-    room = RolloutRoom(
-        suite=suite,
-        harness=HARNESSES[config.harness](config, gates),
-        boxes=desk.workshop.boxes,
-        recorder=desk.workshop.recorder(engine),
-        log=journal,
-        sampling=plan.sampling,
-        concurrency=config.concurrency,
-        max_refills=config.max_refills,
-    )
+    harness = HARNESSES[config.harness](config, gates)
+    recorder, plain_boxes = desk.workshop.recorder(engine), desk.workshop.boxes
     total = sum(r.size for r in plan.requests)
     desk.progress.begin(plan.label, iteration=plan.iteration, total=total)
     meter = _Meter(desk, time.monotonic())
 
     async def work() -> tuple[Group, ...]:
-        return await roll_out_groups(plan.requests, room, on_done=meter.count)
+        async with boxes_for(harness, plain_boxes, recorder) as boxes:
+            room = RolloutRoom(
+                suite=desk.workshop.suite(plan.suite),
+                harness=harness,
+                boxes=boxes,
+                recorder=recorder,
+                log=journal,
+                sampling=plan.sampling,
+                concurrency=config.concurrency,
+                max_refills=config.max_refills,
+            )
+            return await roll_out_groups(plan.requests, room, on_done=meter.count)
 
     return desk.workshop.run(work)
 
