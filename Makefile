@@ -28,11 +28,16 @@ check: $(VENV)/.ready
 test-slow: $(VENV)/.ready
 	$(BIN)/pytest -m slow $(ARGS)
 
+# The coding agents of npm, into .harnesses/, each carried through a scripted task in a real box.
+test-harnesses: $(VENV)/.ready
+	infra/harnesses/install.sh
+	$(BIN)/pytest tests/environments/harnesses -m "harness and not slow" $(ARGS)
+
 # torch first and with pip, which finds a CPU wheel where one is provided; the rest with uv, from the lock.
 $(VENV)/.ready: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check uv "$(TORCH)"
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -r $(LOCK)
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --no-deps -r $(LOCK)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	touch $@
 
