@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,9 +35,23 @@ LOSSES: Mapping[str, TokenLoss] = {
     "unclipped": Cispo(max_ratio=math.inf),
     "reinforce": Reinforce(),
 }
-RARE_RATES: Mapping[float, Sequence[float]] = {1e-2: (0.03, 0.1, 0.3), 1e-3: (0.03, 0.1, 0.3), 1e-5: (0.3,)}
-NOISY_RATES = (0.3, 1.0, 3.0)
 LOST_BELOW = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimPlan:
+    """What is run. `rare`: (start probability, learning rates, most batches) of the rare token; `noisy`: (batches late,
+    learning rates) of the noisy rewards, with twice the seeds, for `noisy_batches`. The default is what the claim
+    rests on; smaller plans only show that it runs."""
+
+    seeds: int = 10
+    rare: tuple[tuple[float, tuple[float, ...], int], ...] = (
+        (1e-2, (0.03, 0.1, 0.3), 200),
+        (1e-3, (0.03, 0.1, 0.3), 200),
+        (1e-5, (0.3,), 2000),
+    )
+    noisy: tuple[tuple[int, tuple[float, ...]], ...] = ((0, (0.3, 1.0, 3.0)), (4, (0.3, 1.0, 3.0)))
+    noisy_batches: int = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,46 +101,56 @@ def rare_choice(start_probability: float, batches: int) -> Choice:
     )
 
 
-def noisy_choice(staleness: int) -> Choice:
+def noisy_choice(staleness: int, batches: int = 60) -> Choice:
     """8 equal tokens, one of them right 6 times in 10 and the others 5; 64 draws a batch say little about that."""
     return Choice(
         name=f"noisy, {staleness} batches late",
         start=(1 / 8,) * 8,
         reward_chance=(0.6,) + (0.5,) * 7,
-        batches=60,
+        batches=batches,
         draws=64,
         staleness=staleness,
         target=1.1,
     )
 
 
-def run_cispo_claim(out: Path, *, seeds: int = 10, report: Callable[[str], None] = lambda line: None) -> CispoClaim:
-    """Run all losses on both cases; write `cispo.json` and two plots into `out`. About two minutes of one core."""
-    out.mkdir(parents=True, exist_ok=True)
-    rare_runs: dict[tuple[float, float, str], Run] = {}
-    for start, rates in RARE_RATES.items():
-        for rate in rates:
-            for name, loss in LOSSES.items():
-                report(f"rare token at {start:g}, learning rate {rate:g}: {name}")
-                choice = rare_choice(start, 2000 if start < 1e-4 else 200)
-                rare_runs[start, rate, name] = run(choice, loss, learning_rate=rate, seeds=seeds)
-    noisy_runs: dict[tuple[int, float, str], Run] = {}
-    for staleness in (0, 4):
-        for rate in NOISY_RATES:
-            for name, loss in LOSSES.items():
-                report(f"noisy rewards, {staleness} batches late, learning rate {rate:g}: {name}")
-                noisy_runs[staleness, rate, name] = run(
-                    noisy_choice(staleness), loss, learning_rate=rate, seeds=2 * seeds
-                )
-    rare = tuple(_rare_row(key, made) for key, made in rare_runs.items())
-    noisy = tuple(_noisy_row(key, made) for key, made in noisy_runs.items())
-    claim = CispoClaim(seeds=seeds, rare=rare, noisy=noisy, findings=findings(rare, noisy))
-    (out / "cispo.json").write_text(json.dumps(asdict(claim), indent=1) + "\n")
+def run_cispo_claim(
+    out: Path, *, plan: ClaimPlan | None = None, report: Callable[[str], None] = lambda line: None
+) -> CispoClaim:
+    """Run all losses on both cases; write `cispo.json` and two plots into `out`. Some three minutes of one core."""
     from training.experiments.cispo_plots import plot_noisy, plot_rare
 
+    plan = plan or ClaimPlan()
+    out.mkdir(parents=True, exist_ok=True)
+    rare_runs, noisy_runs = _rare_runs(plan, report), _noisy_runs(plan, report)
+    rare = tuple(_rare_row(key, made) for key, made in rare_runs.items())
+    noisy = tuple(_noisy_row(key, made) for key, made in noisy_runs.items())
+    claim = CispoClaim(seeds=plan.seeds, rare=rare, noisy=noisy, findings=findings(rare, noisy))
+    (out / "cispo.json").write_text(json.dumps(asdict(claim), indent=1) + "\n")
     plot_rare(rare_runs, out / "cispo_rare_token.png")
     plot_noisy(noisy_runs, out / "cispo_noisy_rewards.png")
     return claim
+
+
+def _rare_runs(plan: ClaimPlan, report: Callable[[str], None]) -> dict[tuple[float, float, str], Run]:
+    runs = {}
+    for start, rates, batches in plan.rare:
+        for rate in rates:
+            for name, loss in LOSSES.items():
+                report(f"rare token at {start:g}, learning rate {rate:g}: {name}")
+                runs[start, rate, name] = run(rare_choice(start, batches), loss, learning_rate=rate, seeds=plan.seeds)
+    return runs
+
+
+def _noisy_runs(plan: ClaimPlan, report: Callable[[str], None]) -> dict[tuple[int, float, str], Run]:
+    runs = {}
+    for staleness, rates in plan.noisy:
+        choice = noisy_choice(staleness, plan.noisy_batches)
+        for rate in rates:
+            for name, loss in LOSSES.items():
+                report(f"noisy rewards, {staleness} batches late, learning rate {rate:g}: {name}")
+                runs[staleness, rate, name] = run(choice, loss, learning_rate=rate, seeds=2 * plan.seeds)
+    return runs
 
 
 def _finite(value: float) -> float | None:
@@ -164,32 +187,31 @@ def _noisy_row(key: tuple[int, float, str], made: Run) -> NoisyRow:
 
 def findings(rare: Sequence[RareRow], noisy: Sequence[NoisyRow]) -> tuple[str, ...]:
     """The claim in sentences made of the measured numbers, whichever way they point."""
-    lines = []
-    for start, rates in RARE_RATES.items():
-        for rate in rates:
-            ppo, cispo = (_rare(rare, start, rate, name) for name in ("ppo_clip", "cispo"))
-            lines.append(
-                f"start {start:g}, rate {rate:g}: batches to one half after first seen: ppo_clip "
-                f"{_say(ppo.batches_to_half_median)}, cispo {_say(cispo.batches_to_half_median)}; gradient share at "
-                f"the last of 16 updates: {ppo.gradient_share[-1]:.3f} and {cispo.gradient_share[-1]:.3f}"
-            )
-    for row in noisy:
-        if row.loss == "cispo":
-            ppo_row = next(
-                r for r in noisy
-                if (r.loss, r.staleness, r.learning_rate) == ("ppo_clip", row.staleness, row.learning_rate)
-            )  # fmt: skip
-            lines.append(
-                f"noisy rewards, {row.staleness} batches late, rate {row.learning_rate:g}: the best token ends at "
-                f"{ppo_row.final_mean:.2f} (ppo_clip) and {row.final_mean:.2f} (cispo); seeds that lost it: "
-                f"{ppo_row.lost_fraction:.0%} and {row.lost_fraction:.0%}"
-            )
+    ppo_rare = {(r.start_probability, r.learning_rate): r for r in rare if r.loss == "ppo_clip"}
+    ppo_noisy = {(r.staleness, r.learning_rate): r for r in noisy if r.loss == "ppo_clip"}
+    lines = [
+        _rare_line(ppo_rare[r.start_probability, r.learning_rate], r)
+        for r in rare
+        if r.loss == "cispo" and r.gradient_share
+    ]
+    lines += [_noisy_line(ppo_noisy[r.staleness, r.learning_rate], r) for r in noisy if r.loss == "cispo"]
     return tuple(lines)
 
 
-def _rare(rows: Sequence[RareRow], start: float, rate: float, loss: str) -> RareRow:
-    wanted: Any = (start, rate, loss)
-    return next(r for r in rows if (r.start_probability, r.learning_rate, r.loss) == wanted)
+def _rare_line(ppo: RareRow, cispo: RareRow) -> str:
+    return (
+        f"start {cispo.start_probability:g}, rate {cispo.learning_rate:g}: batches to one half after first seen: "
+        f"ppo_clip {_say(ppo.batches_to_half_median)}, cispo {_say(cispo.batches_to_half_median)}; gradient share at "
+        f"the last update of a batch: {ppo.gradient_share[-1]:.3f} and {cispo.gradient_share[-1]:.3f}"
+    )
+
+
+def _noisy_line(ppo: NoisyRow, cispo: NoisyRow) -> str:
+    return (
+        f"noisy rewards, {cispo.staleness} batches late, rate {cispo.learning_rate:g}: the best token ends at "
+        f"{ppo.final_mean:.2f} (ppo_clip) and {cispo.final_mean:.2f} (cispo); seeds that lost it: "
+        f"{ppo.lost_fraction:.0%} and {cispo.lost_fraction:.0%}"
+    )
 
 
 def _say(value: float | None) -> str:

@@ -26,7 +26,8 @@ def _figure(columns: int) -> tuple[Figure, list[Axes]]:
 
 def plot_rare(runs: Mapping[tuple[float, float, str], Run], path: Path) -> None:
     """Token 0's probability over batches (median and range of seeds), and its gradient share within one batch."""
-    chosen = [(1e-2, 0.1), (1e-3, 0.1)]
+    pairs = list(dict.fromkeys((start, rate) for start, rate, _ in runs))
+    chosen = [p for p in pairs if p in ((1e-2, 0.1), (1e-3, 0.1))] or pairs[:2]
     figure, axes = _figure(len(chosen) + 1)
     for axis, (start, rate) in zip(axes, chosen, strict=False):
         for name, colour in COLOURS.items():
@@ -36,9 +37,9 @@ def plot_rare(runs: Mapping[tuple[float, float, str], Run], path: Path) -> None:
             axis.fill_between(batches, probability_SB.min(0), probability_SB.max(0), color=colour, alpha=0.12, lw=0)
         axis.set(title=f"rare token at {start:g}, rate {rate:g}", xlabel="batch", ylabel="P(wait)")
     for name, colour in COLOURS.items():
-        share_SU = runs[1e-3, 0.1, name].gradient_share_SU
+        share_SU = runs[*chosen[-1], name].gradient_share_SU
         axes[-1].plot(np.arange(1, share_SU.shape[1] + 1), np.nanmean(share_SU, 0), color=colour, label=name)
-    axes[-1].set(title="its gradient share, start 0.001", xlabel="update on the same batch", ylim=(0, 1))
+    axes[-1].set(title=f"its gradient share, start {chosen[-1][0]:g}", xlabel="update on the same batch", ylim=(0, 1))
     axes[0].legend(fontsize=7)
     figure.savefig(path, dpi=130)
 
