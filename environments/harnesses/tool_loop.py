@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from environments.actions import BASH_TOOL, ActionError, parse_command
-from environments.faults import of_command, of_gate
+from environments.faults import of_box_time, of_command, of_gate
 from environments.gates.base import Prefix
 from environments.harnesses.base import Endpoint, HarnessOutcome
 from environments.sandboxes.base import CommandResult, Sandbox
@@ -105,7 +105,7 @@ class ToolLoop:
             return self._gate(run)
         turn, result = await self._act(run, call_id, calls[0]["id"], thought, command)
         _observe(run, turn, calls, turn.observation)
-        fault = of_command(result)
+        fault = of_command(result) or of_box_time(sum(t.duration_s for t in run.turns), run.task.limits)
         if fault is not None:
             return run.outcome(fault.status, fault.text)
         return self._gate(run)
