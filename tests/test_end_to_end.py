@@ -112,7 +112,7 @@ def test_a_finished_step_is_not_done_again(undisturbed, tmp_path):
         (("step", "--preset", "huge"), 2, "no preset 'huge'; there are: tiny, tiny_long"),
         (("runs", "show", "none"), 2, "no run 'none'"),
         (("tasks", "show", "none"), 2, "see `longbreath tasks list`"),
-        (("step", "--nonsense"), 1, "nonsense"),
+        (("step", "--nonsense"), 2, "nonsense"),
     ],
 )
 def test_bad_input_is_said_with_the_mend_and_an_exit_code(words, code, said, tmp_path):
