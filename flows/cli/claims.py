@@ -34,14 +34,14 @@ def cispo(*, seeds: int = 10, out: Path | None = None, common: Common = Common()
         from dataclasses import asdict
 
         from flows.overrides import ConfigError
-        from training.experiments.cispo_claim import run_cispo_claim
+        from training.experiments.cispo_claim import ClaimPlan, run_cispo_claim
 
         if seeds < 1:
             raise ConfigError(f"--seeds is {seeds}; want at least 1")
         folder = out or common.home / "claims" / "cispo"
         screen = console()
         with screen.status("cispo") as status:
-            claim = run_cispo_claim(folder, seeds=seeds, report=status.update)
+            claim = run_cispo_claim(folder, plan=ClaimPlan(seeds=seeds), report=status.update)
         screen.print(_rare_table(claim), _noisy_table(claim))
         for line in claim.findings:
             screen.print(f"- {line}", markup=False)
