@@ -204,7 +204,13 @@ def _examples(desk: Desk, run: RunRecord) -> tuple[TrajectoryView, ...]:
     )
     pieces = _pieces(run.after.policy.folder(desk))
     return tuple(
-        trajectory_view(f"{side} training", members[side][task], verdicts[side][task], tasks[task], pieces)
+        trajectory_view(
+            f"{side} training, {tasks[task].horizon} turns",
+            members[side][task],
+            verdicts[side][task],
+            tasks[task],
+            pieces,
+        )
         for side, task in chosen
     )
 
