@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +17,13 @@ COLOURS = {
     "ppo_clip": "#8c564b", "dapo": "#e377c2", "gspo": "#7f7f7f", "m1_mask": "#bcbd22",
     "cispo": "#d62728", "unclipped": "#1f77b4", "reinforce": "#2ca02c",
 }  # fmt: skip
+
+# Losses that coincide where no clip acts are drawn dashed above the one they hide.
+DASHED = frozenset({"unclipped", "m1_mask"})
+
+
+def _style(name: str) -> dict[str, Any]:
+    return {"color": COLOURS[name], "label": name, "ls": (0, (4, 3)) if name in DASHED else "-", "lw": 2.0}
 
 
 def _figure(columns: int) -> tuple[Figure, list[Axes]]:
@@ -33,12 +41,12 @@ def plot_rare(runs: Mapping[tuple[float, float, str], Run], path: Path) -> None:
         for name, colour in COLOURS.items():
             probability_SB = runs[start, rate, name].probability_SB[:, :60]
             batches = np.arange(1, probability_SB.shape[1] + 1)
-            axis.plot(batches, np.median(probability_SB, 0), color=colour, label=name)
+            axis.plot(batches, np.median(probability_SB, 0), **_style(name))
             axis.fill_between(batches, probability_SB.min(0), probability_SB.max(0), color=colour, alpha=0.12, lw=0)
         axis.set(title=f"rare token at {start:g}, rate {rate:g}", xlabel="batch", ylabel="P(wait)")
-    for name, colour in COLOURS.items():
+    for name in COLOURS:
         share_SU = runs[*chosen[-1], name].gradient_share_SU
-        axes[-1].plot(np.arange(1, share_SU.shape[1] + 1), np.nanmean(share_SU, 0), color=colour, label=name)
+        axes[-1].plot(np.arange(1, share_SU.shape[1] + 1), np.nanmean(share_SU, 0), **_style(name))
     axes[-1].set(title=f"its gradient share, start {chosen[-1][0]:g}", xlabel="update on the same batch", ylim=(0, 1))
     axes[0].legend(fontsize=7)
     figure.savefig(path, dpi=130)
