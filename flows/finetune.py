@@ -83,6 +83,7 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
             done.append(iteration.record)
             tracked.metrics(iteration_metrics(desk, done[-1]), step=number, at_s=time.time())
             publish_artifacts(desk, done[-1])
+            desk.progress.say(_said(done[-1], config.iterations))
         after = _benchmark(desk, run, config, state.policy, pools, "benchmark after")
         verdict = judge_candidate(
             measurement(desk, after, config.benchmark, pools.held_out),
@@ -157,4 +158,13 @@ def _facts(desk: Desk, config: RunConfig, uri: str) -> tuple[tuple[str, str], ..
         ("seed", str(config.seed)),
         ("code", code_version()),
         ("MLflow", uri),
+    )
+
+
+def _said(record: TrainingRecord, iterations: int) -> str:
+    judged = [v for v in record.verdicts if v.reward is not None]
+    passed = sum(v.passed for v in judged) / max(1, len(judged))
+    return (
+        f"iteration {record.number + 1}/{iterations}: {len(judged)} rollouts, {passed:.0%} passed, "
+        f"{record.zero_gradient.zero_gradient_share:.0%} of groups without gradient"
     )
