@@ -111,7 +111,15 @@ def bare_app(engine: PacedEngine) -> Any:
 async def serve_bare(engine: PacedEngine) -> None:
     import uvicorn
 
-    config = uvicorn.Config(bare_app(engine), port=0, log_level="warning", access_log=False, lifespan="off", ws="none")
+    config = uvicorn.Config(
+        bare_app(engine),
+        port=0,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=75,
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
     while not server.started:

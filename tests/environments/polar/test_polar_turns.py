@@ -115,8 +115,7 @@ def test_a_renderer_file_decides_and_changes_the_digest(tmp_path, tiny_folder, r
 @given(
     st.lists(st.sampled_from(("<|im_end|>", "<tool_call>", "assistant\n", "é ✓", "  ", "word")) | st.text(max_size=60))
 )
-def test_the_lean_tokenizer_gives_the_ids_and_texts_of_the_one_it_wraps(tiny_folder, rendering, pieces):
-    plain = load_tokenizer(str(tiny_folder))
+def test_the_lean_tokenizer_gives_the_ids_and_texts_of_the_one_it_wraps(plain, rendering, pieces):
     text = "".join(pieces)
     ids = plain.encode(text, add_special_tokens=False)
     assert rendering._tokenizer.encode(text, add_special_tokens=False) == ids
