@@ -19,7 +19,7 @@ def tiny() -> RunConfig:
     """Tasks of 3 to 12 turns, a policy of about 1.2 M parameters: minutes on two cores."""
     return RunConfig(
         name="tiny",
-        iterations=16,
+        iterations=12,
         policy=PolicyConfig(digest=TINY_DIGEST),
         pool=PoolConfig(train_tasks=160, held_out_tasks=120, min_horizon=3, max_horizon=12),
         curriculum=CurriculumConfig(tasks_per_iteration=16, group_size=8),
