@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polar_fakes import STOP, ScriptedEngine, call_text, in_turn, recorder_for, talking
-from renderers.base import load_tokenizer
 
 from environments.polar.messages import Message, ToolCall
 from environments.polar.rendering import RendererError, load_rendering
