@@ -16,3 +16,11 @@ def tiny_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def rendering(tiny_folder):
     return load_rendering(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def plain(tiny_folder):
+    """The tokenizer as the library loads it."""
+    from renderers.base import load_tokenizer
+
+    return load_tokenizer(str(tiny_folder))
