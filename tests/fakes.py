@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MARKER_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+from training.policy import CHAT_TEMPLATE, MARKER_TOKENS, SPECIAL_TOKENS, PolicyShape, write_policy
 
 _CORPUS = (
     'system user assistant {"name": "bash", "arguments": {"command": "cat config/app.json"}}',
@@ -15,70 +14,6 @@ _CORPUS = (
     "I will read the log, mend the file and run the check again before I answer.",
     'echo "done" > out.txt; chmod +x start.sh; mkdir -p run/logs; rm -f run/lock; exit 0',
 )
-
-# ChatML with Hermes tool calls: renders the same text as Qwen3's own template (see test_fakes.py).
-CHAT_TEMPLATE = """\
-{%- set ns = namespace(last_query=messages|length - 1, found=false) -%}
-{%- for m in messages[::-1] -%}
-  {%- set text = (m.content or '')|trim -%}
-  {%- set wrapped = text.startswith('<tool_response>') and text.endswith('</tool_response>') -%}
-  {%- if not ns.found and m.role == 'user' and not wrapped -%}
-    {%- set ns.last_query = messages|length - 1 - loop.index0 -%}{%- set ns.found = true -%}
-  {%- endif -%}
-{%- endfor -%}
-{%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
-{%- if tools -%}
-  {{- '<|im_start|>system\\n' -}}
-  {%- if messages[0].role == 'system' -%}{{- system + '\\n\\n' -}}{%- endif -%}
-  {{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n' -}}
-  {{- 'You are provided with function signatures within <tools></tools> XML tags:\\n<tools>' -}}
-  {%- for tool in tools -%}{{- '\\n' + tool|tojson -}}{%- endfor -%}
-  {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments ' -}}
-  {{- 'within <tool_call></tool_call> XML tags:\\n<tool_call>\\n' -}}
-  {{- '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call><|im_end|>\\n' -}}
-{%- elif messages[0].role == 'system' -%}
-  {{- '<|im_start|>system\\n' + system + '<|im_end|>\\n' -}}
-{%- endif -%}
-{%- for m in messages -%}
-  {%- set content = m.content or '' -%}
-  {%- if m.role == 'user' or (m.role == 'system' and not loop.first) -%}
-    {{- '<|im_start|>' + m.role + '\\n' + content + '<|im_end|>\\n' -}}
-  {%- elif m.role == 'assistant' -%}
-    {%- set reasoning = '' -%}
-    {%- if m.reasoning_content is string -%}
-      {%- set reasoning = m.reasoning_content -%}
-    {%- elif '</think>' in content -%}
-      {%- set halves = content.split('</think>', 1) -%}
-      {%- set reasoning = halves[0].split('<think>')[-1].strip('\\n') -%}
-      {%- set content = halves[1].lstrip('\\n') -%}
-    {%- endif -%}
-    {{- '<|im_start|>assistant\\n' -}}
-    {%- if loop.index0 > ns.last_query and (loop.last or reasoning) -%}
-      {{- '<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') -}}
-    {%- else -%}
-      {{- content -}}
-    {%- endif -%}
-    {%- for call in m.tool_calls or [] -%}
-      {%- if content or not loop.first -%}{{- '\\n' -}}{%- endif -%}
-      {%- set function = call.function or call -%}
-      {%- set arguments = function.arguments -%}
-      {%- if arguments is not string -%}{%- set arguments = arguments|tojson -%}{%- endif -%}
-      {{- '<tool_call>\\n{"name": "' + function.name + '", "arguments": ' + arguments + '}\\n</tool_call>' -}}
-    {%- endfor -%}
-    {{- '<|im_end|>\\n' -}}
-  {%- elif m.role == 'tool' -%}
-    {%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}{{- '<|im_start|>user' -}}{%- endif -%}
-    {{- '\\n<tool_response>\\n' + content + '\\n</tool_response>' -}}
-    {%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}{{- '<|im_end|>\\n' -}}{%- endif -%}
-  {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- '<|im_start|>assistant\\n' -}}
-  {%- if enable_thinking is defined and enable_thinking is false -%}
-    {{- '<think>\\n\\n</think>\\n\\n' -}}
-  {%- endif -%}
-{%- endif -%}
-"""
 
 
 def make_tiny_folder(
@@ -95,37 +30,18 @@ def make_tiny_folder(
     """Write a random float32 LlamaForCausalLM with its byte-level BPE tokenizer into `path`; return `path`.
 
     `vocab` is the size of the embedding and the most tokens that the tokenizer may have (at least 265: the
-    bytes and the special tokens). The same arguments write the same weights. Raises
-    ValueError on a smaller vocab.
+    bytes and the special tokens). The same arguments write the same weights. Raises ValueError on a smaller vocab.
     """
-    import torch
-    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
-
-    tokenizer = _train_tokenizer(vocab)
-    eos = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    pad = tokenizer.convert_tokens_to_ids("<|endoftext|>")
-    config = LlamaConfig(
-        vocab_size=vocab,
+    shape = PolicyShape(
         hidden_size=hidden,
         intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=max_positions,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        max_positions=max_positions,
         initializer_range=0.08,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=eos,
-        pad_token_id=pad,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config).to(torch.float32)
-    model.generation_config = GenerationConfig(eos_token_id=eos, pad_token_id=pad)
-    path.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return write_policy(path, _train_tokenizer(vocab), shape, vocab_size=vocab, seed=seed)
 
 
 def _train_tokenizer(vocab: int):
@@ -150,5 +66,5 @@ def _train_tokenizer(vocab: int):
         pad_token="<|endoftext|>",
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = CHAT_TEMPLATE.read_text()
     return tokenizer

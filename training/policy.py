@@ -15,7 +15,7 @@ from infra.digests import digest_folder
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKER_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-_TEMPLATE = Path(__file__).parent / "assets" / "chat_template.jinja"
+CHAT_TEMPLATE = Path(__file__).parent / "assets" / "chat_template.jinja"
 
 
 class PolicyError(ValueError):
@@ -45,14 +45,22 @@ def build_policy(
     protocol's constant text) becomes one token. The same arguments write the same weights. Raises PolicyError when
     the vocabulary is too small for the 256 bytes and the phrases.
     """
+    shape = shape or PolicyShape()
+    tokenizer = train_tokenizer(corpus, phrases, shape.vocab_size)
+    return write_policy(folder, tokenizer, shape, vocab_size=len(tokenizer), seed=seed)
+
+
+def write_policy(folder: Path, tokenizer: Any, shape: PolicyShape, *, vocab_size: int, seed: int) -> Path:
+    """Write an untrained Llama of `shape`, with embeddings for `vocab_size` tokens, and its tokenizer into `folder`.
+
+    The tokenizer has the special tokens. The same seed writes the same weights.
+    """
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-    shape = shape or PolicyShape()
-    tokenizer = train_tokenizer(corpus, phrases, shape.vocab_size)
     eos, pad = (tokenizer.convert_tokens_to_ids(t) for t in ("<|im_end|>", "<|endoftext|>"))
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocab_size,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
         num_hidden_layers=shape.num_layers,
@@ -104,7 +112,7 @@ def train_tokenizer(corpus: Iterable[str], phrases: Iterable[str], vocab_size: i
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>", clean_up_tokenization_spaces=False
     )
-    tokenizer.chat_template = _TEMPLATE.read_text()
+    tokenizer.chat_template = CHAT_TEMPLATE.read_text()
     return tokenizer
 
 
