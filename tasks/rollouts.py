@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,10 +122,8 @@ def roll_out(
     """Do the plan: a folder with `groups.parquet` and `states/`."""
 
     def make(out: Path, scratch: Path) -> int:
-        groups = _roll_out(desk, plan, config, gates, Journal(scratch))
-        out.mkdir()
-        shutil.copytree(scratch / "states", out / "states")
-        return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
+        journal = Journal(scratch)
+        return write_rollouts(_roll_out(desk, plan, config, gates, journal), journal, out)
 
     return Work(
         stage=ROLL_OUT,
@@ -176,6 +174,13 @@ class _Meter:
         self.tokens += trajectory.usage.completion_tokens
         self.desk.progress.advance()
         self.desk.progress.show(tokens_per_s=self.tokens / max(1e-9, time.monotonic() - self.started))
+
+
+def write_rollouts(groups: Sequence[Group], journal: Journal, out: Path) -> int:
+    """Make the artifact of `groups`, with the states that their rollouts left in the journal; its rows."""
+    out.mkdir()
+    shutil.copytree(journal.states, out / "states")
+    return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
 
 
 def read_groups(desk: Desk, manifest: Manifest) -> list[Group]:

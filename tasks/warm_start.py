@@ -6,7 +6,6 @@ the one path, and supervised training on their chains. All are found again by co
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from tasks.demonstrations import (
     protocol_phrases,
 )
 from tasks.pools import PoolConfig
-from tasks.rollouts import GROUPS_FILE, Journal, read_groups
+from tasks.rollouts import Journal, read_groups, write_rollouts
 from tasks.stage import Desk, Runner, Stage, Work
 from training.policy import PolicyShape, build_policy
 
@@ -109,9 +108,7 @@ def _demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, lesson: Lesson, c
         journal = Journal(scratch)
         boxes = WatchedBoxes(desk.workshop.boxes)
         groups = desk.workshop.run(_groups, desk, desk.store.path(policy), boxes, pool, lesson, concurrency, journal)
-        out.mkdir()
-        shutil.copytree(journal.states, out / "states")
-        return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
+        return write_rollouts(groups, journal, out)
 
     section = [pool.digest, lesson.demonstrations]
     schema = records.schema_version(Group)
