@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,6 @@ class PrefectRunner:
     desk: Desk
     retry_delay_s: float = RETRY_DELAY_S
     overhead_s: float = 0.0
-    stage_s: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, work: Work) -> Manifest:
         """See `tasks.stage.Runner`."""
@@ -106,7 +105,6 @@ class PrefectRunner:
         )
         manifest: Manifest = run()
         self.overhead_s += time.monotonic() - started - inside
-        self.stage_s[work.stage.name] = self.stage_s.get(work.stage.name, 0.0) + inside
         if not began:
             self.desk.progress.say(f"[dim]{work.label}: done before, reused[/]")
         # Prefect may remember a result that has been made anew since: the store's word counts.

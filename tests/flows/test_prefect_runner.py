@@ -132,6 +132,5 @@ def test_what_prefect_costs_a_stage_is_measured_apart_from_the_stages_own_time(t
             run(counted.work())
 
     overhead()
-    print(f"\nPrefect: {run.overhead_s / NUM_STAGES * 1000:.0f} ms a stage beside {run.stage_s['count']:.3f} s of work")
-    assert run.overhead_s > 0
-    assert run.stage_s["count"] > 0
+    print(f"\nPrefect: {run.overhead_s / NUM_STAGES * 1000:.0f} ms a stage")
+    assert 0 < run.overhead_s < NUM_STAGES
