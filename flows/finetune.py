@@ -11,18 +11,19 @@ from typing import Any
 
 from prefect import flow
 
+from environments.types import TaskPool
 from flows.config import RunConfig
 from flows.engine import PrefectRunner, end_orphaned_servers, publish_artifacts, wait_for_prefect
 from flows.home import Home, note_finished, open_desk
-from flows.loop import RunState, iterate
+from flows.loop import RunState, benchmark_policy, iterate
 from flows.noted import STAGES, Noted
 from flows.results import result_of
 from infra import records
 from infra.tracking import TrackedRun
-from tasks.benchmark import Benchmarked, benchmark
+from tasks.benchmark import Benchmarked
 from tasks.pass_rates import Curriculum
 from tasks.policies import Policy, adopt
-from tasks.pools import Pools, make_pools
+from tasks.pools import make_pools
 from tasks.progress import Progress, Silent
 from tasks.registry import (
     judge_candidate,
@@ -33,7 +34,7 @@ from tasks.registry import (
     settle,
     start_run,
 )
-from tasks.report import RunRecord, TrainingRecord, iteration_metrics, write_report
+from tasks.report import RunRecord, TrainingRecord, iteration_metrics, report_data, write_report
 from tasks.stage import Desk, Runner, code_version
 
 _progress: ContextVar[Progress] = ContextVar("progress")
@@ -72,7 +73,7 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
     with _tracked(desk, config, uri) as tracked:
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
-        before = _benchmark(desk, run, config, start, pools, "benchmark before")
+        before, *greedy_before = _benchmarks(desk, run, config, start, pools.held_out, "before")
         state = RunState(
             policy=start, curriculum=Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
         )
@@ -84,7 +85,7 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
             tracked.metrics(iteration_metrics(desk, done[-1]), step=number, at_s=time.time())
             publish_artifacts(desk, done[-1])
             desk.progress.say(_said(done[-1], config.iterations))
-        after = _benchmark(desk, run, config, state.policy, pools, "benchmark after")
+        after, *greedy_after = _benchmarks(desk, run, config, state.policy, pools.held_out, "after")
         verdict = judge_candidate(
             measurement(desk, after, config.benchmark, pools.held_out),
             measurement(desk, before, config.benchmark, pools.held_out),
@@ -101,15 +102,17 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
             benchmark=config.benchmark,
             before=before,
             after=after,
-            greedy=None,
+            greedy=(greedy_before[0], greedy_after[0]) if config.benchmark.greedy else None,
             iterations=tuple(done),
             verdict=verdict,
         )
-        report = write_report(desk, record, folder, run.wall_s)
+        data = report_data(desk, record, run.wall_s)
+        report = write_report(data, folder)
         tracked.artifact(report)
         result = result_of(
-            desk,
+            desk.run_id,
             record,
+            data,
             report=report,
             wall_s=time.monotonic() - started,
             stage_s=run.wall_s,
@@ -135,17 +138,15 @@ def _tracked(desk: Desk, config: RunConfig, uri: str) -> Any:
     tracked.finish()
 
 
-def _benchmark(desk: Desk, run: Runner, config: RunConfig, policy: Policy, pools: Pools, label: str) -> Benchmarked:
-    return benchmark(
-        desk,
-        run,
-        policy,
-        pools.held_out,
-        config=config.benchmark,
-        rollouts=config.rollouts,
-        gates=config.gates,
-        label=label,
-    )
+def _benchmarks(
+    desk: Desk, run: Runner, config: RunConfig, policy: Policy, held_out: TaskPool, when: str
+) -> list[Benchmarked]:
+    """Sampled as in rollouts and, where the configuration asks for it, greedily."""
+    done = [benchmark_policy(desk, run, config, policy, held_out, f"benchmark {when}")]
+    if config.benchmark.greedy:
+        rules = config.benchmark.greedily
+        done.append(benchmark_policy(desk, run, config, policy, held_out, f"benchmark {when}, greedy", rules))
+    return done
 
 
 def _facts(desk: Desk, config: RunConfig, uri: str) -> tuple[tuple[str, str], ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from environments.types import Group, Judged
+from environments.types import Group, Judged, TaskPool
 from flows.config import RunConfig
 from infra.manifest import Manifest
+from tasks.benchmark import BenchmarkConfig, Benchmarked, benchmark
 from tasks.judge import judge_rollouts, read_judged
 from tasks.pass_rates import (
     Curriculum,
@@ -93,16 +94,32 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
             selection=training.selection,
             groups=training.groups,
             verdicts=training.verdicts,
-            probe_rollouts=_probe_rollouts(probes, training),
+            measured_apart=0 if probes is None else sum(len(g.members) for g in probes.groups),
             zero_gradient=zero_gradient(evidence, training.selection, config.curriculum),
         ),
     )
 
 
-def _probe_rollouts(probes: Measured | None, training: Measured) -> int:
-    """Rollouts that measured: a strategy's own probes, and groups of the selection that it marks as such."""
-    own = 0 if probes is None else sum(len(g.members) for g in probes.groups)
-    return own + training.selection.num_probe_rollouts
+def benchmark_policy(
+    desk: Desk,
+    run: Runner,
+    config: RunConfig,
+    policy: Policy,
+    held_out: TaskPool,
+    label: str,
+    rules: BenchmarkConfig | None = None,
+) -> Benchmarked:
+    """Measure a policy on the held-out tasks, by the configuration's benchmark or by other `rules`."""
+    return benchmark(
+        desk,
+        run,
+        policy,
+        held_out,
+        config=rules or config.benchmark,
+        rollouts=config.rollouts,
+        gates=config.gates,
+        label=label,
+    )
 
 
 def _measure(

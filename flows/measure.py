@@ -8,8 +8,8 @@ from typing import Any
 
 from flows.config import RunConfig
 from flows.home import Home, open_desk
+from flows.loop import benchmark_policy
 from flows.results import plain_estimate
-from tasks.benchmark import benchmark
 from tasks.policies import Policy, adopt
 from tasks.pools import make_pools
 from tasks.progress import Progress
@@ -25,16 +25,7 @@ def measure_model(home: Path, config: RunConfig, model: Path | None, *, progress
         digest = config.policy.digest if model is None else None
         policy = Policy(manifest=run(adopt(model or config.policy.path, digest=digest)), version=0)
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
-        done = benchmark(
-            desk,
-            run,
-            policy,
-            pools.held_out,
-            config=config.benchmark,
-            rollouts=config.rollouts,
-            gates=config.gates,
-            label="benchmark",
-        )
+        done = benchmark_policy(desk, run, config, policy, pools.held_out, "benchmark")
         members = [m for g in done.groups(desk) for m in g.members]
         runs = runs_of(members, done.verdicts(desk), {t.task_id: t for t in pools.held_out.tasks})
     bands = success_by_horizon(runs, config.benchmark.bands, confidence=config.benchmark.confidence)

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.report import RunRecord, compare_benchmarks, spend
-from tasks.stage import Desk
+from tasks.report import RunRecord
+from training.evaluation.comparison import Comparison
 from training.evaluation.estimates import Estimate
+from training.evaluation.report_data import ReportData
 
 
 def result_of(
-    desk: Desk,
+    run_id: str,
     run: RunRecord,
+    data: ReportData,
     *,
     report: Path,
     wall_s: float,
@@ -23,21 +25,17 @@ def result_of(
     home: Path,
     mlflow_uri: str,
 ) -> dict[str, Any]:
-    """Keys: run_id, wall_s, held_out {before, after {mean, low, high, n}, gain {mean, low, high}, p_value},
-    by_horizon, rollouts {training, probes, uniform_equivalent}, zero_gradient_share [per iteration],
-    policy_version, model_uri, report_path, promoted, verdict, stage_s, orchestration_s, commands {mlflow, prefect}.
+    """Keys: run_id, wall_s, held_out {before, after {mean, low, high, n}, gain {mean, low, high, n}, p_value},
+    greedy (as held_out; null unless benchmark.greedy), by_horizon [{horizons, before, after, gain}],
+    rollouts {training, probes, uniform_equivalent (null where nothing can be said)}, zero_gradient_share
+    [per iteration], policy_version, model_uri, report_path, promoted, verdict [reasons], stage_s {stage: seconds},
+    orchestration_s, commands {mlflow, prefect}.
     """
-    comparison = compare_benchmarks(desk, run.before, run.after, run.benchmark, run.held_out)
-    used = spend(run.iterations, run.train)
     return {
-        "run_id": desk.run_id,
+        "run_id": run_id,
         "wall_s": round(wall_s, 1),
-        "held_out": {
-            "before": plain_estimate(comparison.before),
-            "after": plain_estimate(comparison.after),
-            "gain": plain_estimate(comparison.gain),
-            "p_value": comparison.p_value,
-        },
+        "held_out": _paired(data.comparison),
+        "greedy": None if data.greedy is None else _paired(data.greedy),
         "by_horizon": [
             {
                 "horizons": [band.low, band.high],
@@ -45,12 +43,12 @@ def result_of(
                 "after": plain_estimate(band.after),
                 "gain": plain_estimate(band.gain),
             }
-            for band in comparison.by_band
+            for band in data.comparison.by_band
         ],
         "rollouts": {
-            "training": used.training,
-            "probes": used.probes,
-            "uniform_equivalent": used.uniform_equivalent,
+            "training": data.spend.training,
+            "probes": data.spend.probes,
+            "uniform_equivalent": data.spend.uniform_equivalent,
         },
         "zero_gradient_share": [round(r.zero_gradient.zero_gradient_share, 4) for r in run.iterations],
         "policy_version": run.after.policy.version,
@@ -64,6 +62,15 @@ def result_of(
             "mlflow": _mlflow_page(mlflow_uri),
             "prefect": f"PREFECT_HOME={home / 'prefect'} prefect server start",
         },
+    }
+
+
+def _paired(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "before": plain_estimate(comparison.before),
+        "after": plain_estimate(comparison.after),
+        "gain": plain_estimate(comparison.gain),
+        "p_value": comparison.p_value,
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from environments.gates.judge import GateConfig
 from environments.rollout import GroupRequest
@@ -19,12 +20,14 @@ from tasks.stage import Desk, Runner
 class BenchmarkConfig:
     """How policies are compared. `bands` are the upper ends of the horizon bands, ascending.
 
-    `attempts` per task; `temperature` 0 is greedy (then one attempt is enough). `confidence` of the intervals.
+    `attempts` per task; `temperature` 0 is greedy (then one attempt is enough). `greedy`: a fine-tuning run measures
+    greedy success too, beside the one that decides. `confidence` of the intervals.
     `min_gain` is what a candidate must gain over the champion, at the lower end of the interval, to be promoted.
     """
 
     attempts: int = 1
     temperature: float = 1.0
+    greedy: bool = False
     bands: tuple[int, ...] = (5, 8, 12)
     confidence: float = 0.95
     min_gain: float = 0.0
@@ -37,6 +40,11 @@ class BenchmarkConfig:
             raise ValueError("benchmark.attempts > 1 with temperature 0 would repeat one rollout; set attempts=1")
         if not self.bands or list(self.bands) != sorted(set(self.bands)):
             raise ValueError(f"benchmark.bands is {self.bands}; want at least one horizon, ascending")
+
+    @property
+    def greedily(self) -> BenchmarkConfig:
+        """The same tasks, met once by the most probable tokens."""
+        return replace(self, attempts=1, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,19 @@ class Benchmarked:
     def verdicts(self, desk: Desk) -> list[Judged]:
         """Their verdicts."""
         return read_judged(desk, self.judged)
+
+    def rewards(self, desk: Desk) -> dict[str, list[float]]:
+        """Task id -> one reward per judged attempt."""
+        return rewards_by_task(self.verdicts(desk))
+
+
+def rewards_by_task(verdicts: Sequence[Judged]) -> dict[str, list[float]]:
+    """Task id -> one reward per judged attempt; what could not be judged is left out."""
+    rewards: dict[str, list[float]] = {}
+    for judged in verdicts:
+        if judged.reward is not None:
+            rewards.setdefault(judged.task_id, []).append(judged.reward)
+    return rewards
 
 
 def benchmark(

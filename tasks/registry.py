@@ -53,18 +53,13 @@ def start_run(desk: Desk, config: TrackingConfig, uri: str, *, params: Mapping[s
 
 def measurement(desk: Desk, done: Benchmarked, config: BenchmarkConfig, pool: TaskPool) -> Measurement:
     """A benchmark as promotion reads it."""
-    verdicts = done.verdicts(desk)
-    rewards: dict[str, list[float]] = {}
-    for judged in verdicts:
-        if judged.reward is not None:
-            rewards.setdefault(judged.task_id, []).append(judged.reward)
     excluded = sum(len(g.excluded) for g in done.groups(desk))
     return Measurement(
         policy_version=done.policy.version,
         weights_digest=digest_folder(done.policy.folder(desk)),
         evaluation_digest=digest_of([config, pool.digest]),
-        rewards=rewards,
-        num_excluded=excluded + sum(isinstance(j.result, Unjudged) for j in verdicts),
+        rewards=done.rewards(desk),
+        num_excluded=excluded + sum(isinstance(j.result, Unjudged) for j in done.verdicts(desk)),
     )
 
 

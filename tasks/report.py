@@ -41,14 +41,17 @@ DATA, PAGE = "report.json", "report.html"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecord:
-    """What one iteration left for the report. `policy` is the policy after it."""
+    """What one iteration left for the report. `policy` is the policy after it.
+
+    `measured_apart`: rollouts that only measured, beside `groups` (the literal rule's look at the whole pool).
+    """
 
     number: int
     policy: Policy
     selection: Selection
     groups: tuple[Group, ...]
     verdicts: tuple[Judged, ...]
-    probe_rollouts: int
+    measured_apart: int
     zero_gradient: ZeroGradientReport
 
 
@@ -68,22 +71,13 @@ class RunRecord:
     verdict: PromotionVerdict
 
 
-def rewards_by_task(verdicts: Sequence[Judged]) -> dict[str, list[float]]:
-    """Task id -> one reward per judged attempt."""
-    rewards: dict[str, list[float]] = {}
-    for judged in verdicts:
-        if judged.reward is not None:
-            rewards.setdefault(judged.task_id, []).append(judged.reward)
-    return rewards
-
-
 def compare_benchmarks(
     desk: Desk, before: Benchmarked, after: Benchmarked, config: BenchmarkConfig, pool: TaskPool
 ) -> Comparison:
     """Two benchmarks of one config, paired by task."""
     return compare(
-        rewards_by_task(before.verdicts(desk)),
-        rewards_by_task(after.verdicts(desk)),
+        before.rewards(desk),
+        after.rewards(desk),
         horizons={t.task_id: t.horizon for t in pool.tasks},
         bands=config.bands,
         seed=config.seed,
@@ -108,23 +102,32 @@ def iteration_metrics(desk: Desk, record: TrainingRecord) -> dict[str, float]:
     }
 
 
-def spend(iterations: Sequence[TrainingRecord], pool: TaskPool) -> Spend:
-    """Rollouts used, against what uniform sampling would have needed for as many groups that carry gradient.
+def spend(iterations: Sequence[TrainingRecord]) -> Spend:
+    """Rollouts used, against what uniform choice would have needed for as many groups that carry gradient.
 
-    Uniform's share of mixed groups is estimated from this run's own groups, each weighted by how much rarer its task
-    would have been drawn uniformly (importance weights, normalised).
+    Each rollout counts once: as a probe where its task was chosen to be measured, else as training. Uniform's share of
+    mixed groups is estimated by the mean, over the tasks that this run visited, of a task's own share of mixed groups.
+    Tasks that were never drawn are left out, so it says little of a pool that was hardly seen.
     """
-    training = sum(len(g.members) for r in iterations for g in r.groups)
-    probes = sum(r.probe_rollouts for r in iterations)
+    sizes = [len(g.members) for r in iterations for g in r.groups]
+    probed = sum(_probed(r) for r in iterations)
     mixed = sum(r.zero_gradient.mixed.groups for r in iterations)
-    share = _uniform_mixed_share(iterations, len(pool.tasks))
-    size = training / max(1, sum(len(r.groups) for r in iterations))
-    equivalent = round(mixed / share * size) if share else None
-    return Spend(training=training, probes=probes, uniform_equivalent=equivalent)
+    share = _uniform_mixed_share(iterations)
+    return Spend(
+        training=sum(sizes) - probed,
+        probes=probed + sum(r.measured_apart for r in iterations),
+        uniform_equivalent=round(mixed / share * sum(sizes) / len(sizes)) if share else None,
+    )
 
 
-def _uniform_mixed_share(iterations: Sequence[TrainingRecord], num_tasks: int) -> float | None:
-    """Mean over tasks of a task's own share of mixed groups; tasks never drawn are left out. None without groups."""
+def _probed(record: TrainingRecord) -> int:
+    """Rollouts in the groups of tasks that the selection chose to measure."""
+    measured = {d.task_id for d in record.selection.decisions if d.kind == "probe"}
+    return sum(len(g.members) for g in record.groups if g.task_id in measured)
+
+
+def _uniform_mixed_share(iterations: Sequence[TrainingRecord]) -> float | None:
+    """Mean over visited tasks of a task's own share of mixed groups; None without groups."""
     seen: dict[str, list[bool]] = {}
     for record in iterations:
         rewards: dict[str, set[float]] = {}
@@ -134,19 +137,18 @@ def _uniform_mixed_share(iterations: Sequence[TrainingRecord], num_tasks: int) -
         for group in record.groups:
             seen.setdefault(group.task_id, []).append(len(rewards.get(group.group_id, ())) > 1)
     shares = [sum(mixed) / len(mixed) for mixed in seen.values()]
-    return sum(shares) / len(shares) if shares and num_tasks else None
+    return sum(shares) / len(shares) if shares else None
 
 
-def write_report(desk: Desk, run: RunRecord, folder: Path, stage_s: Mapping[str, float]) -> Path:
+def write_report(data: ReportData, folder: Path) -> Path:
     """Write the record (`report.json`) and the page made from it alone (`report.html`); the page's path."""
-    data = report_data(desk, run, stage_s)
     (folder / DATA).write_bytes(records.to_json(data))
     write_page(data, folder / PAGE)
     return folder / PAGE
 
 
 def report_data(desk: Desk, run: RunRecord, stage_s: Mapping[str, float]) -> ReportData:
-    """Everything the page shows."""
+    """Everything the page shows. `stage_s`: wall time by stage, in seconds."""
     greedy = run.greedy
     return ReportData(
         title=run.title,
@@ -158,7 +160,7 @@ def report_data(desk: Desk, run: RunRecord, stage_s: Mapping[str, float]) -> Rep
         after=_view(desk, run, "after", run.after),
         tasks=task_labels(run.train.tasks),
         iterations=tuple(_point(desk, run, record) for record in run.iterations),
-        spend=spend(run.iterations, run.train),
+        spend=spend(run.iterations),
         stages=tuple(StageTime(name=name, wall_s=wall_s) for name, wall_s in stage_s.items()),
         trajectories=_examples(desk, run),
     )

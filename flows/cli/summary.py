@@ -17,6 +17,12 @@ def _gain(estimate: Mapping[str, float]) -> str:
     return f"{estimate['mean'] * 100:+.1f} [{estimate['low'] * 100:+.1f}, {estimate['high'] * 100:+.1f}]"
 
 
+def _against_uniform(rollouts: Mapping[str, Any]) -> str:
+    """Nothing where no group carried gradient: then nothing can be said."""
+    uniform = rollouts["uniform_equivalent"]
+    return "" if uniform is None else f"; uniform choice would need about {uniform} for the same groups with gradient"
+
+
 def print_summary(result: Mapping[str, Any], out: Console) -> None:
     """A table of held-out success by horizon, then costs and places."""
     held = result["held_out"]
@@ -32,9 +38,7 @@ def print_summary(result: Mapping[str, Any], out: Console) -> None:
     table.add_row("[bold]all[/]", str(held["gain"]["n"]), *(f"[bold]{c}[/]" for c in all_cells))
     out.print(table)
     rollouts = result["rollouts"]
-    uniform = rollouts["uniform_equivalent"]
-    spent = f"{rollouts['training']} for training ({rollouts['probes']} of them probes)"
-    out.print(f"rollouts: {spent}; uniform choice would have needed about {uniform} for the same groups with gradient")
+    out.print(f"rollouts: {rollouts['training']} for training, {rollouts['probes']} probes{_against_uniform(rollouts)}")
     shares = " ".join(f"{share:.0%}" for share in result["zero_gradient_share"])
     out.print(f"groups without gradient, by iteration: {shares}")
     verdict = "[green]promoted[/]" if result["promoted"] else "[yellow]refused[/]"

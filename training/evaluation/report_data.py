@@ -127,7 +127,10 @@ class TrajectoryView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """Rollouts used, and how many uniform sampling would have needed for as many mixed groups (None: not known)."""
+    """Rollouts used, each counted once, and how many uniform choice would have needed for as many mixed groups.
+
+    `uniform_equivalent` is to be held against `training + probes`; None: not known.
+    """
 
     training: int
     probes: int
