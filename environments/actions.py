@@ -23,7 +23,6 @@ BASH_TOOL: Mapping[str, Any] = {
         },
     },
 }
-FINAL_FORM = '{"answer": "..."}'
 
 
 class ActionError(ValueError):

@@ -12,7 +12,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,11 +137,3 @@ def read_log(path: Path) -> LogFile:
 def log_files(folder: Path) -> list[Path]:
     """The log files of a folder, oldest first."""
     return sorted(folder.glob(f"*{SUFFIX}"))
-
-
-def read_folder(folder: Path) -> Iterator[tuple[LogFile, Entry]]:
-    """All sound entries below a folder in the order written."""
-    for path in log_files(folder):
-        read = read_log(path)
-        for entry in read.entries:
-            yield read, entry
