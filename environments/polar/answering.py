@@ -161,7 +161,7 @@ class _Delivery:
         call, view = self._call, self._answering.runner.view(self._call)
         if call.answer is not None and not call.running:
             call.answer = view.finish(call.answer, len(call.ids))
-        while call.running and not view.pieces and not gone.done():
+        while call.running and not call.ids and not gone.done():
             if not await self._wait(gone, self._answering.keep_alive_s):
                 break
         if call.state in ("broken", "cancelled"):

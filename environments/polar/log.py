@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ from environments.polar.log_format import (
     encode_entry,
 )
 
+RECENT_FSYNCS = 10_000
+
 
 class LogWriter:
     """Appends to a file of its own (one a process), so that no writer ever meets another's torn tail."""
@@ -39,7 +42,7 @@ class LogWriter:
         self._synced = 0
         self._syncing: asyncio.Task[None] | None = None
         self.fsync_count = 0
-        self.fsync_s = 0.0
+        self.recent_fsyncs_s: deque[float] = deque(maxlen=RECENT_FSYNCS)
         self.append({"kind": "log", "format": FORMAT, "version": VERSION})
         self._sync()
         self._sync_folder(folder)
@@ -76,7 +79,7 @@ class LogWriter:
     def _sync(self) -> None:
         target, begun = self._size, time.perf_counter()
         os.fdatasync(self._file)
-        self.fsync_s += time.perf_counter() - begun
+        self.recent_fsyncs_s.append(time.perf_counter() - begun)
         self.fsync_count += 1
         self._synced = max(self._synced, target)
 
