@@ -13,6 +13,7 @@ from typing import Literal
 
 import httpx
 
+from environments.polar.errors import LogFailed
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError
 from environments.types import GateResult, Limits, Status
 from infra.engines.base import EngineError
@@ -26,12 +27,13 @@ class Fault:
     text: str
 
 
-INFRA_ERRORS: tuple[type[Exception], ...] = (SandboxError, EngineError, httpx.TransportError, OSError)
+INFRA_ERRORS: tuple[type[Exception], ...] = (SandboxError, EngineError, LogFailed, httpx.TransportError, OSError)
 """What the rollout loop catches and classifies, once. (TimeoutError is an OSError; asyncio's is the same.)"""
 
 _INFRA_NAMES: tuple[tuple[type[Exception], str], ...] = (
     (SandboxError, "sandbox"),
     (EngineError, "engine"),
+    (LogFailed, "call log"),
     (httpx.TransportError, "proxy"),
     (TimeoutError, "host: wall time"),
     (OSError, "host"),

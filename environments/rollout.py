@@ -10,7 +10,9 @@ from typing import Protocol
 
 from environments.faults import INFRA_ERRORS, of_exception
 from environments.harnesses.base import Harness, HarnessOutcome
-from environments.polar.base import Recorder, Recording, SessionBudget
+from environments.harnesses.error_classes import classed
+from environments.polar.base import NOTHING_RECORDED, Recorder, Recording, SessionBudget
+from environments.polar.errors import LogFailed
 from environments.sandboxes.base import Sandbox, SandboxProvider
 from environments.suites.base import Suite
 from environments.types import Exclusion, Group, TaskSpec, Trajectory, Usage
@@ -73,8 +75,12 @@ async def roll_out(request: RolloutRequest, room: RolloutRoom) -> Trajectory:
     if done is not None:
         return done
     started = time.monotonic()
-    outcome, state, recording = await _run(request, room)
-    trajectory = _trajectory(request, outcome, recording, wall_s=time.monotonic() - started)
+    try:
+        outcome, state, recording = await _run(request, room)
+    except LogFailed as error:  # nothing that was recorded is safe, so nothing is kept
+        outcome, state, recording = _infra_fault(error), None, NOTHING_RECORDED
+    wall_s = time.monotonic() - started
+    trajectory = _trajectory(request, outcome, recording, room.suite, wall_s=wall_s)
     room.log.add(trajectory, state)
     return trajectory
 
@@ -93,22 +99,28 @@ async def _run(request: RolloutRequest, room: RolloutRoom) -> tuple[HarnessOutco
             outcome = await room.harness.run(task, suite=suite, sandbox=sandbox, endpoint=endpoint)
         state = await sandbox.export_state()
     except INFRA_ERRORS as error:
-        fault = of_exception(error)
-        outcome = HarnessOutcome(status=fault.status, fault=fault.text, turns=(), final_payload=None)
+        outcome = _infra_fault(error)
     finally:
-        recording = await room.recorder.close(request.rollout_id)
-        if sandbox is not None:
-            await sandbox.stop()
+        try:
+            recording = await room.recorder.close(request.rollout_id)
+        finally:
+            if sandbox is not None:
+                await sandbox.stop()
     return outcome, state, recording
 
 
+def _infra_fault(error: Exception) -> HarnessOutcome:
+    fault = of_exception(error)
+    return HarnessOutcome(status=fault.status, fault=fault.text, turns=(), final_payload=None)
+
+
 def _trajectory(
-    request: RolloutRequest, outcome: HarnessOutcome, recording: Recording, *, wall_s: float
+    request: RolloutRequest, outcome: HarnessOutcome, recording: Recording, suite: Suite, *, wall_s: float
 ) -> Trajectory:
     if recording.broken and outcome.status != "infra_fault":
         text = f"lost calls: {', '.join(recording.broken)}"
         outcome = HarnessOutcome(status="infra_fault", fault=text, turns=outcome.turns, final_payload=None)
-    turns = outcome.turns or recording.turns
+    turns = outcome.turns or classed(recording.turns, suite)
     versions = [s.policy_version for c in recording.chains for s in c.segments if s.trainable]
     usage = Usage(
         turns=len(turns),

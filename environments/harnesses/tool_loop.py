@@ -16,9 +16,10 @@ from environments.actions import BASH_TOOL, ActionError, parse_command
 from environments.faults import of_box_time, of_command, of_gate
 from environments.gates.base import Prefix
 from environments.harnesses.base import Endpoint, HarnessOutcome
+from environments.harnesses.error_classes import ErrorClasses
 from environments.sandboxes.base import CommandResult, Sandbox
 from environments.suites.base import Suite
-from environments.types import ErrorClass, GateResult, Status, TaskSpec, Turn
+from environments.types import GateResult, Status, TaskSpec, Turn
 from infra.engines.base import EngineError
 
 SYSTEM_PROMPT = 'Work in a shell. Call bash, one command a turn. When done, reply {"answer": "done"}.'
@@ -52,7 +53,10 @@ class _Run:
     endpoint: Endpoint
     messages: list[dict[str, Any]]
     turns: list[Turn] = field(default_factory=list)
-    failed: set[str] = field(default_factory=set)
+    errors: ErrorClasses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.errors = ErrorClasses(self.suite)
 
     def outcome(
         self, status: Status, fault: str = "", payload: str | None = None, thought: str = ""
@@ -114,7 +118,7 @@ class ToolLoop:
         self, run: _Run, call_id: str, tool_call_id: str, thought: str, command: str
     ) -> tuple[Turn, CommandResult]:
         result = await run.sandbox.run(command, timeout_s=self._command_timeout_s)
-        error = _error_class(run, command, result)
+        error = run.errors.of(command, result)
         turn = Turn(
             index=len(run.turns),
             call_id=call_id,
@@ -174,18 +178,6 @@ def _what_is_wrong(calls: list[Any], finish_reason: str) -> str:
     if finish_reason == "length":
         return "the reply was cut: it is too long"
     return f"want one bash call a turn, got {len(calls)}"
-
-
-def _error_class(run: _Run, command: str, result: CommandResult) -> ErrorClass | None:
-    """The suite's word, but an exact repeat of a command that failed is a class of its own (it repeats by nature)."""
-    error: ErrorClass | None = "timeout" if result.timed_out else "killed" if result.fault else None
-    error = error or run.suite.error_class(command, result)
-    if error is None:
-        run.failed.discard(command)
-        return None
-    repeated = command in run.failed
-    run.failed.add(command)
-    return "repeat" if repeated else error
 
 
 def _malformed(run: _Run, call_id: str, thought: str, action: str, error: ActionError) -> Turn:

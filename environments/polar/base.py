@@ -22,7 +22,10 @@ class SessionBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """All that was recorded of one rollout. `broken` names calls that were lost: such a rollout does not train."""
+    """All that was recorded of one rollout.
+
+    `broken` names calls that were lost, and what of ours kept the last one out: such a rollout does not train.
+    """
 
     calls: tuple[CallRecord, ...]
     chains: tuple[Chain, ...]
@@ -31,13 +34,22 @@ class Recording:
     budget_hit: bool
 
 
+NOTHING_RECORDED = Recording(calls=(), chains=(), turns=(), broken=(), budget_hit=False)
+
+
 class Recorder(Protocol):
     """Records every token between harness and engine."""
 
     def open(self, rollout_id: str, *, sampling: Sampling, budget: SessionBudget) -> Endpoint:
-        """A URL and key of its own for this rollout. `sampling` overrides what the harness asks for."""
+        """A URL and key of its own for this rollout. `sampling` overrides what the harness asks for.
+
+        Raises LogFailed when its log cannot be written.
+        """
         ...
 
     async def close(self, rollout_id: str) -> Recording:
-        """End the session (running calls are aborted), make its log durable, and stitch calls into chains."""
+        """End the session (running calls are aborted), make its log durable, and stitch calls into chains.
+
+        Raises LogFailed when that cannot be made durable; the session is over all the same.
+        """
         ...

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from environments.polar.messages import Message, ToolCall, parse_arguments
-from environments.polar.recording import LoggedCall, LoggedRollout
+from environments.polar.logged import LoggedCall, LoggedRollout, conversation_of, line_of
 from environments.polar.rendering import Rendering
 from infra.engines.base import Engine
 
@@ -25,39 +23,9 @@ class Gap:
     differences: tuple[float, ...]
 
 
-def _message(plain: Mapping[str, Any]) -> Message:
-    calls = (ToolCall(call_id=i, name=n, arguments=parse_arguments(a)) for i, n, a in plain["calls"])
-    return Message(
-        role=plain["role"],
-        text=plain["text"],
-        reasoning=plain["reasoning"],
-        tool_calls=tuple(calls),
-        tool_call_id=plain["tool_call_id"],
-    )
-
-
-def _line(call: LoggedCall, calls: Mapping[str, LoggedCall]) -> list[LoggedCall]:
-    """The call and its parents, oldest first."""
-    line = [call]
-    while line[-1].start["parent"] is not None:
-        line.append(calls[line[-1].start["parent"]])
-    return line[::-1]
-
-
-def conversation_of(call: LoggedCall, calls: Mapping[str, LoggedCall]) -> tuple[list[Message], list[Any]]:
-    """The messages that the harness had sent at this call (answers as delivered), and its tools."""
-    line = _line(call, calls)
-    messages: list[Message] = []
-    for step in line:
-        messages += [_message(m) for m in step.start["messages"]]
-        if step is not call and step.end is not None:
-            messages.append(_message({"role": "assistant", "tool_call_id": "", **step.end["answer"]}))
-    return messages, list(line[0].start["tools"])
-
-
 def _prompt(call: LoggedCall, calls: Mapping[str, LoggedCall]) -> list[int]:
     ids: list[int] = []
-    for step in _line(call, calls):
+    for step in line_of(call, calls):
         ids += step.tail_ids
         if step is not call:
             ids += step.ids

@@ -17,9 +17,11 @@ from environments.polar.answering import Answering
 from environments.polar.app import make_app
 from environments.polar.base import Recording, SessionBudget
 from environments.polar.calls import CallRunner, LiveCall
+from environments.polar.errors import LogFailed, Overloaded
 from environments.polar.gate import Gate
 from environments.polar.log import LogWriter, RolloutLog
-from environments.polar.recording import build_recording, read_rollouts
+from environments.polar.logged import read_rollouts
+from environments.polar.recording import build_recording
 from environments.polar.rendering import Rendering, load_rendering
 from environments.polar.session import Asked, Model, Session
 from infra.digests import digest_of
@@ -85,7 +87,7 @@ class PolarRecorder:
         self.app = make_app(lambda slug: self._sessions.get(self._slugs.get(slug, "")), answering, MODEL_NAME)
 
     def open(self, rollout_id: str, *, sampling: Sampling, budget: SessionBudget) -> Endpoint:
-        """A URL and key of its own for this rollout. Raises ValueError when it is open already.
+        """A URL and key of its own for this rollout. Raises ValueError when it is open already, LogFailed.
 
         The base URL takes paths with and without `/v1` before them.
         """
@@ -115,14 +117,22 @@ class PolarRecorder:
         )
 
     def _start(self, session: Session, asked: Asked) -> LiveCall:
-        self.gate.check()
-        call = session.begin(asked)
+        try:
+            self.gate.check()
+            call = session.begin(asked)
+        except (LogFailed, Overloaded) as error:
+            session.refused = error.message
+            raise
+        session.refused = ""
         self.gate.enter()
         call.task = asyncio.create_task(self._runner.run(call, lambda c: session.finished(c, asked)))
         return call
 
     async def close(self, rollout_id: str) -> Recording:
-        """End the session, make its log durable, and stitch its calls. Raises ValueError when it is not open."""
+        """End the session, make its log durable, and stitch its calls.
+
+        Raises ValueError when it is not open, LogFailed when the log cannot be written (it is closed all the same).
+        """
         session = self._sessions.get(rollout_id)
         if session is None:
             raise ValueError(f"rollout {rollout_id!r} is not open; open it first (it may be closed already)")
@@ -132,10 +142,10 @@ class PolarRecorder:
             call.abort()
         await asyncio.gather(*(c.task for c in running if c.task is not None), return_exceptions=True)
         del self._sessions[rollout_id]
-        session.log.append("close", {"at": self._clock(), "budget_hit": session.budget_hit})
-        await self.log.commit()
         for name in session.engine_sessions:
             await self._engine.close_session(name)
+        session.log.append("close", {"at": self._clock(), "budget_hit": session.budget_hit, "refused": session.refused})
+        await self.log.commit()
         return build_recording(read_rollouts(session.log.entries())[rollout_id])
 
     async def load_weights(self, folder: Path, version: int) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from environments.polar.base import Recording
 from environments.polar.log_format import Entry, LogFile, log_files, read_log
-from environments.polar.recording import LoggedRollout, build_recording, read_rollouts
+from environments.polar.logged import LoggedRollout, read_rollouts
+from environments.polar.recording import build_recording
 from environments.types import CallRecord, Chain
 from infra.records import write_parquet
 

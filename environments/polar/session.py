@@ -48,7 +48,10 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """The state of one open rollout. All methods are synchronous: one event loop makes each a transaction."""
+    """The state of one open rollout. All methods are synchronous: one event loop makes each a transaction.
+
+    `refused` says why the last request was turned away for a reason of ours, empty once a later one was admitted.
+    """
 
     rollout_id: str
     key: str
@@ -62,6 +65,7 @@ class Session:
     calls_used: int = 0
     tokens_used: int = 0
     budget_hit: bool = False
+    refused: str = ""
     running: set[LiveCall] = field(default_factory=set)
     engine_sessions: set[str] = field(default_factory=set)
     _by_body: dict[bytes, LiveCall] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from environments.faults import (
     of_exception,
     of_gate,
 )
+from environments.polar.errors import LogFailed
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError
 from environments.types import GateResult, Limits
 from infra.engines.base import EngineError
@@ -27,6 +28,7 @@ from infra.engines.base import EngineError
     [
         (SandboxError("daemon gone"), "sandbox: SandboxError: daemon gone"),
         (EngineError("out of pages"), "engine: EngineError: out of pages"),
+        (LogFailed("free some space"), "call log: LogFailed: free some space"),
         (httpx.ConnectError("refused"), "proxy: ConnectError: refused"),
         (httpx.ReadTimeout("slow"), "proxy: ReadTimeout: slow"),
         (TimeoutError("60 s"), "host: wall time: TimeoutError: 60 s"),

@@ -66,7 +66,10 @@ async def test_the_token_budget_ends_it_and_a_malformed_call_is_an_error_that_it
     told = AutoTokenizer.from_pretrained(short_folder).decode([i for s in second.segments for i in s.ids])
     assert "error: Missing 'command' argument in bash tool call." in told
     assert sum(c.num_trainable for c in trajectory.chains) == trajectory.usage.completion_tokens
-    assert trajectory.turns[0].action == "ls"
+    refused, listed, *_ = trajectory.turns
+    assert (refused.action, refused.error_class) == ('bash {"cmd": "ls"}', "parse")
+    assert refused.observation.startswith("error: Missing 'command' argument in bash tool call.")
+    assert (listed.action, listed.error_class) == ("ls", None)
     assert trajectory.final_payload is None
 
 

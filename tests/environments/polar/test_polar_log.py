@@ -15,7 +15,8 @@ from polar_fakes import STOP, ScriptedEngine, call_text, recorder_for, talking
 from environments.polar.errors import LogDamaged
 from environments.polar.log import LogWriter, RolloutLog
 from environments.polar.log_format import decode_payload, encode_entry, read_log
-from environments.polar.recording import UNNUMBERED_GAP, build_recording, read_rollouts
+from environments.polar.logged import read_rollouts
+from environments.polar.recording import UNNUMBERED_GAP, build_recording
 from environments.polar.replay import open_logs, replay, to_parquet
 from environments.polar.summary import describe, summarise
 from environments.types import CallRecord, Chain

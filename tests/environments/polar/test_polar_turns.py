@@ -12,7 +12,8 @@ from polar_fakes import STOP, ScriptedEngine, call_text, in_turn, recorder_for, 
 
 from environments.polar.messages import Message, ToolCall
 from environments.polar.rendering import RendererError, load_rendering
-from environments.polar.turns import command_of, exit_code_of
+from environments.polar.tool_results import as_command_result, exit_code_of
+from environments.polar.turns import command_of
 
 
 @pytest.mark.parametrize(
@@ -24,12 +25,29 @@ from environments.polar.turns import command_of, exit_code_of
         ("Chunk ID: a\nProcess exited with code 3\nOutput:", 3),
         ("no such file\n[exit 4]", 4),
         ('{"output": "x", "metadata": {"exit_code": 5}}', 5),
+        ("bash: line 1: frob: command not found", 127),
+        ("half a file\n/bin/sh: 1: ./run: Permission denied\n", 126),
+        ("bash: -c: line 2: syntax error: unexpected end of file", 2),
+        ("bash: line 1: frob: command not found\nbut the rest ran", None),
         ("all is well", None),
         ("the manual says: an exit code is a number", None),
     ],
 )
 def test_exit_codes_are_read_in_the_words_of_known_harnesses(text, code):
     assert exit_code_of(text) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "timed_out"),
+    [
+        ("half\n[timed out]", True),
+        ("Command timed out after 20s", True),
+        ("<metadata>\nbash tool terminated command after exceeding timeout 20000 ms\n</metadata>", True),
+        ("2026-01-01 WARN the request timed out after 3 tries", False),
+    ],
+)
+def test_a_time_out_is_told_from_a_log_that_speaks_of_one(text, timed_out):
+    assert as_command_result(text, 1.0).timed_out is timed_out
 
 
 @pytest.mark.parametrize(
@@ -67,6 +85,44 @@ async def test_turns_are_rebuilt_from_tool_results_dropped_answers_and_replies(t
     ]
     assert [t.index for t in recording.turns] == [0, 1, 2]
     assert {t.source for t in recording.turns} == {"wire"}
+
+
+async def test_an_answer_that_the_harness_drops_is_a_turn_and_what_it_says_then_is_all_that_is_observed(
+    tmp_path, tiny_folder, rendering
+):
+    refused = call_text("ls", "so").replace("command", "cmd")
+    engine = ScriptedEngine(
+        tiny_folder,
+        in_turn(call_text("pwd"), refused, "<tool_call>\n{oops\n</tool_call>" + STOP, call_text("ls"), "bye" + STOP),
+    )
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
+        await talker.ask("Go.")
+        talker.result("/srv")
+        for complaint in ("Missing 'command'.", "No call was seen."):
+            await talker.ask()
+            del talker.messages[-1]
+            talker.messages.append({"role": "user", "content": complaint})
+        await talker.ask()
+        talker.result("a b")
+        await talker.ask()
+        recording = await recorder.close("r1")
+    assert [(t.thought, t.action, t.observation, t.error_class) for t in recording.turns] == [
+        ("", "pwd", "/srv", None),
+        ("so", 'bash {"cmd": "ls"}', "Missing 'command'.", "parse"),
+        ("", "<tool_call>\n{oops\n</tool_call>", "No call was seen.", "parse"),
+        ("", "ls", "a b", None),
+    ]
+    assert [c.fork_cause for c in recording.chains] == ["root", "rewritten", "rewritten"]
+
+
+async def test_a_compacted_history_says_nothing_of_the_call_before_it(tmp_path, tiny_folder, rendering):
+    engine = ScriptedEngine(tiny_folder, lambda r: call_text("ls"))
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
+        await talker.ask("Go.")
+        talker.messages[1:] = [{"role": "user", "content": "So far: nothing. Go on."}]
+        await talker.ask()
+        recording = await recorder.close("r1")
+    assert recording.turns == ()
 
 
 async def test_two_calls_of_one_answer_are_two_turns_in_any_order_of_results(tmp_path, tiny_folder, rendering):
