@@ -28,10 +28,10 @@ check: $(VENV)/.ready
 test-slow: $(VENV)/.ready
 	$(BIN)/pytest -m slow $(ARGS)
 
-# The coding agents of npm, into .harnesses/, each carried through a scripted task in a real box.
+# The coding agents of npm, into .harnesses/, each carried through a scripted task in a real box; then each trains.
 test-harnesses: $(VENV)/.ready
 	infra/harnesses/install.sh
-	$(BIN)/pytest tests/environments/harnesses -m "harness and not slow" $(ARGS)
+	$(BIN)/pytest tests/environments/harnesses tests/test_harness_trains.py -m harness $(ARGS)
 
 # torch first and with pip, which finds a CPU wheel where one is provided; the rest with uv, from the lock.
 $(VENV)/.ready: pyproject.toml $(LOCK)

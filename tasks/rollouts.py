@@ -58,9 +58,9 @@ def _tool_loop(config: RolloutConfig, gates: GateConfig) -> Harness:
 
 
 def _mini_swe_agent(config: RolloutConfig, gates: GateConfig) -> Harness:
-    from environments.harnesses.mini_swe_agent import MiniSweAgent
+    from environments.harnesses.mini_swe_agent import TOOL_LOOP, MiniSweAgent
 
-    return MiniSweAgent(command_timeout_s=config.command_timeout_s)
+    return MiniSweAgent(template=TOOL_LOOP, command_timeout_s=config.command_timeout_s)
 
 
 HARNESSES: dict[str, Callable[[RolloutConfig, GateConfig], Harness]] = {

@@ -1,7 +1,7 @@
 """mini-SWE-agent, unmodified, as a process in the box.
 
 Its packages and a Python to run them are mounted read-only; it meets the model at the box's one exposed port, over
-chat completions through litellm. Only its templates are ours: small ones, for small policies.
+chat completions through litellm. Only its configuration is ours: small templates, for small policies.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from environments.actions import BASH_TOOL
 from environments.harnesses.base import Endpoint, HarnessOutcome
 from environments.harnesses.equipment import ROOT, Equipment, url_in_box
 from environments.harnesses.inside import (
@@ -27,6 +28,7 @@ from environments.harnesses.inside import (
     outcome,
     run_inside,
 )
+from environments.harnesses.tool_loop import SYSTEM_PROMPT
 from environments.sandboxes.base import ReadonlyMount, Sandbox
 from environments.suites.base import Suite
 from environments.types import TaskSpec
@@ -51,32 +53,50 @@ ENV = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """What mini-SWE-agent says, as Jinja templates over its own variables (`task`, `output`, `error`)."""
+    """What mini-SWE-agent says, as Jinja templates over its own variables (`task`, `output`, `error`).
+
+    `tool`: the tool definition that the model is shown in place of mini's own (its arguments must be the same).
+    `reply_hands_in`: a message without a tool call is the answer. mini has no such ending; it calls the message a
+    format error, and ends after the first one. A malformed call ends the rollout too, then.
+    """
 
     system: str
     instance: str
     observation: str
     format_error: str
+    tool: Mapping[str, Any] | None = None
+    reply_hands_in: bool = False
 
 
+# The form of `tool_loop.render_observation`, so that one policy reads the same under both.
+OBSERVATION = (
+    "{%- set text = output.output.rstrip('\\n') -%}"
+    "{%- set code = output.returncode -%}"
+    "{%- set late = 'timed out' in output.exception_info -%}"
+    "{{- text[:16000] if text.strip() -}}"
+    "{%- if text | length > 16000 -%}{{- '\\n[output cut]' -}}{%- endif -%}"
+    "{%- if late or code or not text.strip() -%}"
+    "{{- '\\n' if text.strip() -}}{{- '[timed out]' if late else '[exit ' ~ code ~ ']' -}}"
+    "{%- endif -%}"
+)
+# For models that can be told: mini's own tool, and its own way to hand in.
 SMALL = Template(
     system=(
         "Work in a shell. Call bash, one command a turn. When done, run "
         """echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo '{"answer": "done"}'"""
     ),
     instance="{{ task }}",
-    # The form of `tool_loop.render_observation`, so that one policy reads the same under both.
-    observation=(
-        "{%- set text = output.output.rstrip('\\n') -%}"
-        "{%- set code = output.returncode -%}"
-        "{%- set late = 'timed out' in output.exception_info -%}"
-        "{{- text[:16000] if text.strip() -}}"
-        "{%- if text | length > 16000 -%}{{- '\\n[output cut]' -}}{%- endif -%}"
-        "{%- if late or code or not text.strip() -%}"
-        "{{- '\\n' if text.strip() -}}{{- '[timed out]' if late else '[exit ' ~ code ~ ']' -}}"
-        "{%- endif -%}"
-    ),
+    observation=OBSERVATION,
     format_error="error: {{ error }}",
+)
+# For policies that know the protocol of `tool_loop` and nothing else: the same prompts, to the token.
+TOOL_LOOP = Template(
+    system=SYSTEM_PROMPT,
+    instance="{{ task }}",
+    observation=OBSERVATION,
+    format_error="error: {{ error }}",
+    tool=BASH_TOOL,
+    reply_hands_in=True,
 )
 
 
@@ -128,7 +148,7 @@ class MiniSweAgent:
         ended = await run_inside(sandbox, self._invocation(task, endpoint), task)
         if isinstance(ended, HarnessOutcome):
             return ended
-        return _outcome(ended, await _result(sandbox), task)
+        return _outcome(ended, await _result(sandbox), task, reply_hands_in=self._template.reply_hands_in)
 
     def _invocation(self, task: TaskSpec, endpoint: Endpoint) -> Invocation:
         words = ("-c", CONFIG, "-t", task.instruction, "-y", "--exit-immediately", "-o", RESULT)
@@ -137,12 +157,14 @@ class MiniSweAgent:
 
     def _config(self, task: TaskSpec, endpoint: Endpoint) -> Mapping[str, Any]:
         template = self._template
+        own_tool = {"extra_body": {"tools": [template.tool]}} if template.tool is not None else {}
         return {
             "agent": {
                 "system_template": template.system,
                 "instance_template": template.instance,
                 "step_limit": task.limits.max_turns + 1,
                 "cost_limit": 0.0,
+                "max_consecutive_format_errors": 1 if template.reply_hands_in else 3,
             },
             "environment": {"timeout": round(self._command_timeout_s)},
             "model": {
@@ -153,6 +175,7 @@ class MiniSweAgent:
                     "api_key": endpoint.api_key,
                     "drop_params": True,
                     "max_retries": 0,
+                    **own_tool,
                 },
                 "cost_tracking": "ignore_errors",
                 "observation_template": template.observation,
@@ -170,19 +193,38 @@ async def _result(sandbox: Sandbox) -> Mapping[str, Any]:
     return saved if isinstance(saved, dict) else {}
 
 
-def _outcome(ended: Ended, saved: Mapping[str, Any], task: TaskSpec) -> HarnessOutcome:
+def _outcome(ended: Ended, saved: Mapping[str, Any], task: TaskSpec, *, reply_hands_in: bool) -> HarnessOutcome:
     info = saved.get("info")
     status = str(info.get("exit_status")) if isinstance(info, dict) else ""
     if isinstance(info, dict) and status == "Submitted":
-        return outcome("completed", payload=str(info.get("submission")).strip(), thought=_last_thought(saved))
+        last = next((m for m in reversed(_messages(saved)) if m.get("role") == "assistant"), {})
+        return outcome("completed", payload=str(info.get("submission")).strip(), thought=_thought(last))
+    if status == "RepeatedFormatError" and reply_hands_in:
+        reply = _reply(saved)
+        if reply is not None:
+            return outcome("completed", payload=str(reply.get("content") or "").strip(), thought=_thought(reply))
     if status == "LimitsExceeded":
         return outcome("budget_exhausted", f"{task.limits.max_turns} turns used")
     return given_up("mini-swe-agent", f"{status} {ended.last_words}", task)
 
 
-def _last_thought(saved: Mapping[str, Any]) -> str:
-    """The reasoning beside the act that handed the answer in."""
+def _messages(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     messages = saved.get("messages")
-    said = [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
-    last = next((m for m in reversed(said) if m.get("role") == "assistant"), {})
-    return str(last.get("reasoning_content") or "")
+    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+
+
+def _reply(saved: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The model's whole message without a call, which mini keeps beside the error; None where it is none."""
+    try:
+        choice = _messages(saved)[-2]["extra"]["response"]["choices"][0]
+        message = choice["message"]
+        content = str(message["content"] or "")
+    except (KeyError, IndexError, TypeError):
+        return None
+    whole = choice.get("finish_reason") != "length"
+    return message if whole and not message.get("tool_calls") and "<tool_call>" not in content else None
+
+
+def _thought(message: Mapping[str, Any]) -> str:
+    """The reasoning beside what was said."""
+    return str(message.get("reasoning_content") or "")

@@ -23,6 +23,29 @@ class Gap:
     differences: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoPrompts:
+    """One complete call: the ids it was sampled under, those that a plain server renders, and its answer's."""
+
+    call_id: str
+    kept: tuple[int, ...]
+    plain: tuple[int, ...]
+    completion: tuple[int, ...]
+
+
+def both_prompts(rollout: LoggedRollout, rendering: Rendering) -> Iterator[TwoPrompts]:
+    """The two prompts of every complete call of a rollout."""
+    for call in rollout.calls.values():
+        if call.state == "complete" and len(call.ids):
+            messages, tools = conversation_of(call, rollout.calls)
+            yield TwoPrompts(
+                call_id=call.call_id,
+                kept=tuple(_prompt(call, rollout.calls)),
+                plain=tuple(rendering.prompt(messages, tools)),
+                completion=tuple(call.ids),
+            )
+
+
 def _prompt(call: LoggedCall, calls: Mapping[str, LoggedCall]) -> list[int]:
     ids: list[int] = []
     for step in line_of(call, calls):
@@ -37,21 +60,15 @@ async def _scored(engine: Engine, prompt: Sequence[int], completion: Sequence[in
     return logprobs[len(logprobs) - len(completion) :]
 
 
-def _complete(rollout: LoggedRollout) -> Iterator[LoggedCall]:
-    return (call for call in rollout.calls.values() if call.state == "complete" and len(call.ids))
-
-
 async def deployment_gap(rollout: LoggedRollout, rendering: Rendering, engine: Engine) -> tuple[Gap, ...]:
     """The gap of every complete call of a rollout; both sides scored by `engine`, so sampling plays no part."""
     gaps = []
-    for call in _complete(rollout):
-        messages, tools = conversation_of(call, rollout.calls)
-        kept, plain = _prompt(call, rollout.calls), rendering.prompt(messages, tools)
-        if kept == plain:
-            gaps.append(Gap(call_id=call.call_id, same_prompt=True, differences=(0.0,) * len(call.ids)))
+    for call in both_prompts(rollout, rendering):
+        if call.kept == call.plain:
+            gaps.append(Gap(call_id=call.call_id, same_prompt=True, differences=(0.0,) * len(call.completion)))
             continue
-        ours = await _scored(engine, kept, call.ids)
-        theirs = await _scored(engine, plain, call.ids)
+        ours = await _scored(engine, call.kept, call.completion)
+        theirs = await _scored(engine, call.plain, call.completion)
         differences = tuple(a - b for a, b in zip(ours, theirs, strict=True))
         gaps.append(Gap(call_id=call.call_id, same_prompt=False, differences=differences))
     return tuple(gaps)

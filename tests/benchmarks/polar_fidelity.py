@@ -1,11 +1,13 @@
-"""What the recorder keeps: token counts that must add up, and log-probabilities that the same weights give again.
+"""What the recorder keeps: token counts that must add up, and log-probabilities that the trainer finds again.
 
+    infra/harnesses/install.sh
     python tests/benchmarks/polar_fidelity.py --out tests/benchmarks/results/polar_fidelity.json
 
-Each driver is a client of one wire format, well or ill mannered, over the real server on loopback. The `forced`
-engine says the texts, with the log-probabilities of a tiny policy in float32; afterwards every chain is scored anew
-by a plain forward pass. `lost` counts tokens whose text a client received and that are not on record, and
-`trained_twice` those that stand in two places: both must be 0. `--folder` measures another policy.
+Each harness, unmodified and in a real box (`tool_loop` in our own process), mends a service in `--turns` turns, and
+each SDK client holds a conversation as long. The `forced` engine says the texts (one call of the wrong form among
+them) with the log-probabilities of a tiny policy in float32; afterwards the trainer scores every chain anew with the
+same weights. Per row, in tokens: `sampled` by the engine, `recorded`, `delivered` to the client, `trainable`,
+`in_forks` by cause; `lost` = sampled - recorded and `trained_twice` must be 0. `--only` names rows, by a comma.
 """
 
 from __future__ import annotations
@@ -13,278 +15,184 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
+import pydoc_data.topics
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import numpy as np
-import openai
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+ROOMS = [ROOT / "tests" / "environments" / room for room in ("harnesses", "polar")]
+sys.path[:0] = [str(p) for p in (ROOT, ROOT / "tests", ROOT / "tests" / "benchmarks", *ROOMS)]
 
-from environments.harnesses.base import Endpoint  # noqa: E402
+from harness_rooms import SUITE, one_rollout, room_for, says  # noqa: E402
+from polar_fidelity_clients import DRIVERS, Driver, Received, lost_texts, scripted  # noqa: E402
+
+from environments.harnesses.base import Harness  # noqa: E402
+from environments.harnesses.command import CommandHarness  # noqa: E402
+from environments.harnesses.mini_swe_agent import MiniSweAgent  # noqa: E402
+from environments.harnesses.specs import SPECS  # noqa: E402
+from environments.harnesses.tool_loop import ToolLoop  # noqa: E402
 from environments.polar.base import Recording, SessionBudget  # noqa: E402
-from environments.polar.deployment import deployment_gap  # noqa: E402
 from environments.polar.recorder import PolarRecorder  # noqa: E402
-from environments.polar.replay import open_logs  # noqa: E402
+from environments.polar.replay import replay  # noqa: E402
 from environments.polar.server import serving  # noqa: E402
 from environments.polar.summary import summarise  # noqa: E402
-from infra.engines.base import Engine, GenerateRequest, Sampling  # noqa: E402
+from environments.suites.service_repair.suite import task_of  # noqa: E402
+from environments.types import Limits  # noqa: E402
+from infra.engines.base import Completion, GenerateRequest, Sampling, TokenDelta  # noqa: E402
+from infra.engines.forced import ForcedEngine  # noqa: E402
+from infra.engines.local import LocalEngine, LocalSettings  # noqa: E402
+from training.config import TrainConfig  # noqa: E402
+from training.policy import PolicyShape, build_policy  # noqa: E402
+from training.samples import sample_from_chain  # noqa: E402
+from training.trainer import Trainer  # noqa: E402
 
-SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-FUNCTION = {"name": "bash", "description": "Run a shell command.", "parameters": SCHEMA}
-SYSTEM = "Mend the service. cch=0a1b2c"
-COMMANDS = ("cat config/app.json", "ls -la && grep -rn 'port' .", 'echo "é ✓" > run/out', "./check")
-THOUGHTS = ("", "I will read the log first.", "The port is wrong.\n\nMend it; then check again.")
-
-
-def scripted(request: GenerateRequest) -> str:
-    """The next answer of a long task: thoughts, calls, at times two calls or a malformed one. A pure function."""
-    rng = random.Random(f"{request.rollout_id}:{request.call_index}:{len(request.prompt_ids)}")
-    thought = rng.choice(THOUGHTS)
-    think = f"<think>\n{thought}\n</think>\n\n" if thought else ""
-    if rng.random() < 0.1:
-        return f'{think}<tool_call>\n{{"name": "bash", "arguments": oops}}\n</tool_call>'
-    calls = [json.dumps({"name": "bash", "arguments": {"command": rng.choice(COMMANDS)}}, ensure_ascii=False)]
-    calls *= 1 + (rng.random() < 0.2)
-    said = rng.choice(("", "Let me look.\n"))
-    return think + said + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
-
-
-class Received:
-    """What a client got, as text: compared with what is on record."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def add(self, *texts: str | None) -> None:
-        self.texts += [t for t in texts if t]
+ANSWER = '{"answer": "done"}'
+SUBMIT = f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo '{ANSWER}'"
+LINE_BITS = 28  # a call index above that belongs to no main agent: a title, say
+SHAPE = PolicyShape(
+    vocab_size=4096,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    max_positions=131_072,
+)
 
 
-Driver = Callable[[Endpoint, Received, int], Awaitable[None]]
+class CountedEngine:
+    """A forced engine that counts the tokens it gives out."""
+
+    def __init__(self, folder: Path, script: Callable[[GenerateRequest], str | None]) -> None:
+        settings = LocalSettings(num_slots=4, chunk_tokens=512)
+        self._engine = ForcedEngine(LocalEngine(folder, settings=settings), script)
+        self.sampled = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+        async for delta in self._engine.stream(request):
+            self.sampled += len(delta.ids)
+            yield delta
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        done = await self._engine.generate(request)
+        self.sampled += len(done.ids)
+        return done
 
 
-def _openai(endpoint: Endpoint) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{endpoint.base_url}/v1", api_key=endpoint.api_key)
+class Script:
+    """The main agent says `texts` in turn, whatever became of the last one; calls beside the work get a title."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._rest = iter(texts)
+
+    def __call__(self, request: GenerateRequest) -> str:
+        return "A title" if request.call_index >> LINE_BITS else next(self._rest, ANSWER)
 
 
-async def _chat_turn(client: openai.AsyncOpenAI, messages: list[Any], got: Received, *, stream: bool) -> Any:
-    tools: Any = [{"type": "function", "function": FUNCTION}]
-    if stream:
-        async with client.chat.completions.stream(model="policy", messages=messages, tools=tools) as events:
-            async for _ in events:
-                pass
-            message = (await events.get_final_completion()).choices[0].message
-    else:
-        message = (
-            (await client.chat.completions.create(model="policy", messages=messages, tools=tools)).choices[0].message
-        )
-    got.add(message.content, getattr(message, "reasoning_content", None))
-    got.add(*(json.loads(c.function.arguments)["command"] for c in message.tool_calls or ()))
-    return message
+def _made(name: str) -> Harness:
+    if name == "tool_loop":
+        return ToolLoop()
+    return MiniSweAgent() if name == "mini_swe_agent" else CommandHarness(SPECS[name], ROOT / ".harnesses" / name)
 
 
-def _chat_results(message: Any) -> list[dict[str, Any]]:
-    results = [{"role": "tool", "tool_call_id": c.id, "content": "exit 0"} for c in message.tool_calls or ()]
-    return results or [{"role": "user", "content": "That was no call; try again."}]
+def _texts(name: str, turns: int) -> list[str]:
+    """The reference solution in the harness's own tool, a call with an unknown argument in the middle, the end."""
+    shell = SPECS[name].shell_call if name in SPECS else lambda command: ("bash", {"command": command})
+    texts = [says(s.thought, *shell(s.command)) for s in SUITE.reference(task_of(seed=11, horizon=turns))]
+    texts.insert(turns // 2, says("So?", shell("")[0], {"wish": "ls"}))
+    return [*texts, says("It passes.", "bash", {"command": SUBMIT}) if name == "mini_swe_agent" else ANSWER]
 
 
-def _chat_start() -> list[Any]:
-    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "The check fails."}]
+async def of_harness(name: str, folder: Path, turns: int, scratch: Path) -> dict[str, Any]:
+    """One rollout under a harness, counted."""
+    limits = Limits(max_turns=2 * turns + 2, max_tokens=100_000, wall_time_s=3000.0)
+    task = replace(task_of(seed=11, horizon=turns), limits=limits)
+    engine = CountedEngine(folder, Script(_texts(name, turns)))
+    async with room_for(_made(name), engine, scratch, max_tokens=2000) as (room, _):
+        trajectory = await one_rollout(room, task)
+    ended = {"status": trajectory.status, "fault": trajectory.fault}
+    return {**ended, **counted(replay(scratch / "calls", trajectory.rollout_id), engine.sampled, folder)}
 
 
-async def chat(endpoint: Endpoint, got: Received, turns: int) -> None:
-    """A faithful client of chat completions."""
-    client, messages = _openai(endpoint), _chat_start()
-    for _ in range(turns):
-        message = await _chat_turn(client, messages, got, stream=False)
-        messages += [message.to_dict(), *_chat_results(message)]
+async def of_client(name: str, driver: Driver, folder: Path, turns: int, scratch: Path) -> dict[str, Any]:
+    """One conversation of an SDK's client, counted; `lost_texts` received by the client and not on record."""
+    engine = CountedEngine(folder, scripted)
+    recorder, got = PolarRecorder(engine, scratch / "calls"), Received()  # type: ignore[arg-type]
+    async with serving(recorder):
+        budget = SessionBudget(max_calls=10_000, max_tokens=10_000_000)
+        await driver(recorder.open(name, sampling=Sampling(max_tokens=400), budget=budget), got, turns)
+        recording = await recorder.close(name)
+    await recorder.aclose()
+    await engine.aclose()
+    return {"lost_texts": lost_texts(got, recording, recorder), **counted(recording, engine.sampled, folder)}
 
 
-async def chat_unfaithful(endpoint: Endpoint, got: Received, turns: int) -> None:
-    """Streams; re-serialises arguments, drops reasoning, renews ids and nonces, and flips strings to blocks."""
-    client, messages, rng = _openai(endpoint), _chat_start(), random.Random(0)
-    for _ in range(turns):
-        message = await _chat_turn(client, messages, got, stream=True)
-        echo: dict[str, Any] = {"refusal": None, "content": message.content, "role": "assistant"}
-        calls = []
-        for call in message.tool_calls or ():
-            arguments = json.dumps(json.loads(call.function.arguments), indent=2)
-            calls.append({"id": call.id, "type": "function", "function": {"name": "bash", "arguments": arguments}})
-        messages += [echo | ({"tool_calls": calls} if calls else {}), *_chat_results(message)]
-        nonce = f"Mend the service. cch={rng.getrandbits(24):06x}"
-        messages[0] = {"role": "system", "content": [{"type": "text", "text": nonce}]}
+def counted(recording: Recording, sampled: int, folder: Path) -> dict[str, Any]:
+    """The row of one rollout."""
+    summary = asdict(summarise([recording]))
+    recorded = summary.pop("sampled")
+    gap = rescored(recording, folder)
+    return {"sampled": sampled, "recorded": recorded, "lost": sampled - recorded, **summary, "logprob_gap": gap}
 
 
-async def responses(endpoint: Endpoint, got: Received, turns: int) -> None:
-    """A streaming client of Responses that sends finished items back."""
-    client = _openai(endpoint)
-    items: list[Any] = [{"role": "user", "content": "The check fails."}]
-    tools: Any = [{"type": "function", "strict": False, **FUNCTION}]
-    for _ in range(turns):
-        async with client.responses.stream(model="policy", instructions=SYSTEM, input=items, tools=tools) as events:
-            async for _event in events:
-                pass
-            done = await events.get_final_response()
-        got.add(done.output_text)
-        items += [item.to_dict() for item in done.output]
-        calls = [item for item in done.output if item.type == "function_call"]
-        got.add(*(json.loads(c.arguments)["command"] for c in calls))
-        items += [{"type": "function_call_output", "call_id": c.call_id, "output": "exit 0"} for c in calls]
-        if not calls:
-            items.append({"role": "user", "content": "That was no call; try again."})
-
-
-async def messages_api(endpoint: Endpoint, got: Received, turns: int) -> None:
-    """A streaming client of Messages whose cache mark moves from turn to turn."""
-    client = anthropic.AsyncAnthropic(base_url=endpoint.base_url, api_key=endpoint.api_key)
-    history: list[Any] = [{"role": "user", "content": "The check fails."}]
-    tools: Any = [{"name": "bash", "description": "Run a shell command.", "input_schema": SCHEMA}]
-    mark = {"cache_control": {"type": "ephemeral"}}
-    for _ in range(turns):
-        async with client.messages.stream(
-            model="policy", max_tokens=400, system=SYSTEM, messages=history, tools=tools
-        ) as events:
-            async for _event in events:
-                pass
-            done = await events.get_final_message()
-        history[-1] = {**history[-1], "content": _unmarked(history[-1]["content"])}
-        history.append({"role": "assistant", "content": [b.to_dict() for b in done.content]})
-        uses = [b for b in done.content if b.type == "tool_use"]
-        got.add(*(b.text for b in done.content if b.type == "text"), *(b.input["command"] for b in uses))
-        results = [{"type": "tool_result", "tool_use_id": b.id, "content": "exit 0", **mark} for b in uses]
-        history.append({"role": "user", "content": results or "That was no call; try again."})
-
-
-def _unmarked(content: Any) -> Any:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [{k: v for k, v in block.items() if k != "cache_control"} for block in content]
-
-
-async def compacting(endpoint: Endpoint, got: Received, turns: int) -> None:
-    """Summarises its history in the middle, sends a helper off, asks for a title beside, and samples twice."""
-    client, history = _openai(endpoint), _chat_start()
-    title: Any = [{"role": "user", "content": "Give this session a title."}]
-    helper: list[Any] = [{"role": "system", "content": "You explore."}, {"role": "user", "content": "Find the port."}]
-    for turn in range(turns):
-        if turn == turns // 2:
-            history = [history[0], {"role": "user", "content": "Summary so far: the port was wrong. Go on."}]
-        if turn == 1:
-            await client.chat.completions.create(model="policy", messages=title)
-            for _ in range(2):
-                said = await _chat_turn(client, helper, got, stream=False)
-                helper += [said.to_dict(), *_chat_results(said)]
-        if turn == 2:
-            await _chat_turn(client, history, got, stream=False)
-        message = await _chat_turn(client, history, got, stream=turn % 2 == 0)
-        history += [message.to_dict(), *_chat_results(message)]
-
-
-DRIVERS: dict[str, Driver] = {
-    "chat": chat,
-    "chat, streamed and echoed unfaithfully": chat_unfaithful,
-    "responses, streamed": responses,
-    "messages, streamed": messages_api,
-    "compaction, helper, title, resample": compacting,
-}
-
-
-def statistics_of(values: Sequence[float]) -> dict[str, float]:
-    """mean, p99.9 and max of absolute values."""
-    sizes = np.abs(np.asarray(values, dtype=np.float64)) if len(values) else np.zeros(1)
+def rescored(recording: Recording, folder: Path) -> dict[str, float]:
+    """Recorded against re-scored log-probabilities over every trainable token of every chain: absolute, in nats."""
+    samples = [sample_from_chain(chain, "g", 1.0, 1.0, 1.0) for chain in recording.chains]
+    again = Trainer(folder, TrainConfig()).logprobs(samples)
+    gaps = [(s.behaviour_logprobs - a)[s.loss_mask] for s, a in zip(samples, again, strict=True)]
+    sizes = np.abs(np.concatenate(gaps))
     found = {"mean": sizes.mean(), "p99.9": np.quantile(sizes, 0.999), "max": sizes.max()}
     return {name: float(f"{value:.3g}") for name, value in found.items()}
 
 
-async def rescored(recording: Recording, engine: Engine) -> dict[str, float]:
-    """Recorded against re-scored log-probabilities over every trainable token of every chain."""
-    gaps: list[float] = []
-    for chain in recording.chains:
-        ids = [i for s in chain.segments for i in s.ids]
-        again = await engine.score(ids)
-        at = 0
-        for segment in chain.segments:
-            if segment.trainable:
-                gaps += [
-                    a - b for a, b in zip(segment.logprobs, again[at - 1 : at - 1 + len(segment.ids)], strict=True)
-                ]
-            at += len(segment.ids)
-    return statistics_of(gaps)
+async def measure(turns: int, only: Sequence[str]) -> dict[str, Any]:
+    """All rows, one after the other."""
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = build_policy(Path(scratch) / "p", corpus=pydoc_data.topics.topics.values(), shape=SHAPE, seed=0)
+        for number, name in enumerate(("tool_loop", "mini_swe_agent", *SPECS, *DRIVERS)):
+            if only and name not in only:
+                continue
+            room = Path(scratch) / str(number)
+            driver = DRIVERS.get(name)
+            made = (
+                of_harness(name, folder, turns, room)
+                if driver is None
+                else of_client(name, driver, folder, turns, room)
+            )
+            rows[name] = await made
+            print(name, json.dumps(rows[name]), file=sys.stderr, flush=True)
+    return rows
 
 
-def lost_texts(got: Received, recording: Recording, recorder: PolarRecorder) -> int:
-    """Texts that the client received and that no recorded completion holds."""
-    held = [recorder.rendering.text(c.completion_ids) for c in recording.calls]
-    plain = [json.dumps(t, ensure_ascii=False)[1:-1] for t in got.texts]
-    return sum(not any(a in text or b in text for text in held) for a, b in zip(got.texts, plain, strict=True))
-
-
-async def measure_one(name: str, driver: Driver, recorder: PolarRecorder, engine: Engine, turns: int) -> dict[str, Any]:
-    """One driver's rollout, counted."""
-    budget = SessionBudget(max_calls=10_000, max_tokens=10_000_000)
-    async with serving(recorder):
-        endpoint = recorder.open(name, sampling=Sampling(max_tokens=400), budget=budget)
-        got = Received()
-        await driver(endpoint, got, turns)
-        recording = await recorder.close(name)
-    logged = open_logs(recorder.log.path.parent).rollouts[name]
-    gap = await deployment_gap(logged, recorder.rendering, engine)
-    counted = asdict(summarise([recording]))
-    return {
-        **counted,
-        "lost": lost_texts(got, recording, recorder),
-        "rescored_logprob_gap": await rescored(recording, engine),
-        "deployment_gap": {
-            "calls_with_another_prompt": sum(not g.same_prompt for g in gap),
-            **statistics_of([d for g in gap for d in g.differences]),
-        },
-    }
-
-
-async def measure(folder: Path, turns: int) -> dict[str, Any]:
-    """All drivers, one after the other."""
-    from infra.engines.forced import ForcedEngine
-    from infra.engines.local import LocalEngine
-
-    engine = ForcedEngine(LocalEngine(folder), scripted)
-    try:
-        with tempfile.TemporaryDirectory() as log:
-            recorder = PolarRecorder(engine, Path(log))
-            results = {n: await measure_one(n, d, recorder, engine, turns) for n, d in DRIVERS.items()}
-            await recorder.aclose()
-    finally:
-        await engine.aclose()
-    return results
+def sound(row: dict[str, Any]) -> bool:
+    """Whether the figures that must be 0 (or at most 1e-4) are."""
+    lost = row["lost"] or row["trained_twice"] or row["broken"] or row.get("lost_texts", 0)
+    return not lost and row["logprob_gap"]["max"] <= 1e-4 and row.get("status", "completed") == "completed"
 
 
 def main() -> int:
-    """Measure; 1 when a figure that must be 0 (or at most 1e-4) is not."""
+    """Measure; 1 when a row is not sound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    from fakes import make_tiny_folder
-
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = args.folder or make_tiny_folder(Path(scratch) / "model", vocab=512, max_positions=8192)
-        results = asyncio.run(measure(folder, args.turns))
-    text = json.dumps(results, indent=1)
+    rows = asyncio.run(measure(args.turns, args.only))
+    text = json.dumps(rows, indent=1)
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n")
-    sound = all(
-        r["lost"] == r["trained_twice"] == r["broken"] == 0 and r["rescored_logprob_gap"]["max"] <= 1e-4
-        for r in results.values()
-    )
-    return 0 if sound else 1
+    return 0 if all(sound(row) for row in rows.values()) else 1
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@
 All servers are processes of their own on loopback; the client speaks HTTP/1.1 over plain sockets, so that its own
 cost is small and equal for all. `bare` is the same engine behind the smallest ASGI app: what a direct call costs
 over the same transport. Latencies are of interleaved pairs (bare, proxy), throughputs of interleaved rounds, so that
-other work on the machine strikes both alike; `net` is without the measured median fsync. LiteLLM has `bare` as its
-upstream and lives in an environment of its own: `pip install 'litellm[proxy]'`.
+other work on the machine strikes both alike; `net` is without the measured median fsync, and CPU milliseconds a call
+are what a busy machine leaves comparable. LiteLLM has `bare` as its upstream and lives in an environment of its own:
+`pip install 'litellm[proxy]'`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
 
-from polar_overhead_servers import Server, litellm_proxy  # noqa: E402
+from polar_overhead_servers import Server, cpu_s, litellm_proxy  # noqa: E402
 
 TURNS = 8  # calls of one conversation
 TOOL = {
@@ -179,7 +180,9 @@ def latency(folder: str, *, sessions: int, conversations: int, token_ms: float, 
         rows = await asyncio.gather(*(pairs(direct, share, stream=stream) for share in shares))
         return [pair for row in rows for pair in row]
 
+    began = {"direct": bare.cpu_s(), "proxy": polar.cpu_s()}
     found = asyncio.run(run())
+    ended = {"direct": bare.cpu_s(), "proxy": polar.cpu_s()}
     stats = polar.stop()
     bare.stop()
     added = [proxy - direct for direct, proxy in found]
@@ -196,38 +199,65 @@ def latency(folder: str, *, sessions: int, conversations: int, token_ms: float, 
         "added_net_ms": quantiles(net),
         "fsync_p50_ms": round(1000 * stats["fsync_p50_s"], 3),
         "fsyncs": stats["fsyncs"],
+        "cpu_ms_a_call": {name: round(1000 * (ended[name] - began[name]) / len(found), 3) for name in began},
     }
+
+
+@dataclass
+class Contender:
+    """One server under load: whom to ask in each round, the rates so far, and its CPU clock."""
+
+    rounds: list[list[Target]]
+    pid: int
+    rates: list[float]
+    cpu_s: float = 0.0
+
+    def run(self, number: int, workers: int) -> None:
+        """One round; the first warms up and does not count."""
+        before = cpu_s(self.pid)
+        rate = asyncio.run(throughput(self.rounds[number], workers))
+        if number:
+            self.rates.append(round(rate, 1))
+            self.cpu_s += cpu_s(self.pid) - before
+
+    def report(self) -> dict[str, Any]:
+        """Its rates and what a call cost it."""
+        calls = TURNS * sum(len(targets) for targets in self.rounds[1:])
+        return {
+            "requests_per_s": self.rates,
+            "median": statistics.median(self.rates),
+            "cpu_ms_a_call": round(1000 * self.cpu_s / calls, 3),
+        }
 
 
 def compare_throughput(
     folder: str, litellm: str | None, *, workers: int, conversations: int, rounds: int
 ) -> dict[str, Any]:
-    """Requests a second with an engine that takes no time: rounds of each in turn, and the median of each."""
+    """Requests a second with an engine that takes no time: rounds of each contender in turn."""
+    total = rounds + 1
     with ExitStack() as stack:
-        bare, polar = Server("bare", folder, 0), Server("polar", folder, 0, conversations * (rounds + 1))
+        bare, polar = Server("bare", folder, 0), Server("polar", folder, 0, conversations * total)
         stack.callback(bare.stop)
         stack.callback(polar.stop)
         direct = Target.of(bare.ready["url"])
         recorded = [Target.of(url, key) for url, key in polar.ready["sessions"]]
-        places = {
-            "bare": [[direct] * conversations] * (rounds + 1),
-            "polar": [recorded[i :: rounds + 1] for i in range(rounds + 1)],
+        contenders = {
+            "bare": Contender([[direct] * conversations] * total, bare.process.pid, []),
+            "polar": Contender([recorded[i::total] for i in range(total)], polar.process.pid, []),
         }
         if litellm is not None:
-            through = Target.of(stack.enter_context(litellm_proxy(litellm, bare.ready["url"])))
-            places["litellm"] = [[through] * conversations] * (rounds + 1)
-        rates: dict[str, list[float]] = {name: [] for name in places}
-        for number in range(rounds + 1):
-            for name, targets in places.items():
-                rate = asyncio.run(throughput(targets[number], workers))
-                if number:  # the first round warms up
-                    rates[name].append(round(rate, 1))
-        middle = {name: statistics.median(found) for name, found in rates.items()}
-        result = {"workers": workers, "calls_a_round": conversations * TURNS, "requests_per_s": rates, "median": middle}
+            url, pid = stack.enter_context(litellm_proxy(litellm, bare.ready["url"]))
+            through = Target.of(url)
+            contenders["litellm"] = Contender([[through] * conversations] * total, pid, [])
+        for number in range(total):
+            for contender in contenders.values():
+                contender.run(number, workers)
+        result: dict[str, Any] = {"workers": workers, "calls_a_round": conversations * TURNS}
+        result |= {name: contender.report() for name, contender in contenders.items()}
         if litellm is not None:
-            result["times_litellm"] = round(middle["polar"] / middle["litellm"], 2)
+            result["times_litellm"] = round(result["polar"]["median"] / result["litellm"]["median"], 2)
             added = asyncio.run(pairs(direct, [through] * 4, stream=False))
-            result["litellm_added_ms_1_session"] = quantiles([proxy - bare_s for bare_s, proxy in added])
+            result["litellm"]["added_ms_1_session"] = quantiles([proxy - bare_s for bare_s, proxy in added])
         return result
 
 

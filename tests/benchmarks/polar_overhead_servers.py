@@ -126,6 +126,15 @@ async def serve_polar(engine: PacedEngine, sessions: int) -> None:
         print(json.dumps({"fsyncs": recorder.log.fsync_count, "fsync_p50_s": p50_s}), flush=True)
 
 
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process and its living children have used."""
+    import psutil
+
+    process = psutil.Process(pid)
+    times = [p.cpu_times() for p in (process, *process.children(recursive=True))]
+    return sum(t.user + t.system for t in times)
+
+
 class Server:
     """One of the above as a child process."""
 
@@ -134,6 +143,10 @@ class Server:
         self.process = subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.ready = json.loads(self.process.stdout.readline())
+
+    def cpu_s(self) -> float:
+        """Its CPU seconds so far: what it costs whatever else runs on the machine."""
+        return cpu_s(self.process.pid)
 
     def stop(self) -> dict[str, Any]:
         """End it; its last line, if it prints one."""
@@ -170,8 +183,8 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], timeout_s: float) -> 
 
 
 @contextmanager
-def litellm_proxy(binary: str, upstream: str) -> Iterator[str]:
-    """LiteLLM's proxy before `upstream`; its URL. Raises RuntimeError when it does not come up."""
+def litellm_proxy(binary: str, upstream: str) -> Iterator[tuple[str, int]]:
+    """LiteLLM's proxy before `upstream`; its URL and process id. Raises RuntimeError when it does not come up."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
@@ -181,7 +194,7 @@ def litellm_proxy(binary: str, upstream: str) -> Iterator[str]:
             process = subprocess.Popen(command, stdout=null, stderr=null, env={**os.environ, **QUIET})
         try:
             _wait_for(port, process, 300)
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", process.pid
         finally:
             process.terminate()
             process.wait(timeout=60)

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from environments.gates.judge import GateConfig, judge
 from environments.harnesses.equipped_boxes import EquippedBoxes, boxes_for
 from environments.harnesses.inside import HarnessNotReady
-from environments.harnesses.mini_swe_agent import MiniSweAgent
+from environments.harnesses.mini_swe_agent import TOOL_LOOP, MiniSweAgent
 from environments.harnesses.tool_loop import ToolLoop
 from environments.sandboxes.bubblewrap import BubblewrapProvider
 from environments.suites.service_repair.suite import task_of
@@ -52,6 +52,32 @@ async def test_it_mends_a_service_and_every_token_it_sampled_can_train(harness, 
     state = room.log.states[trajectory.rollout_id]
     judged = await judge(trajectory, TASK, SUITE, final_state=state, boxes=room.boxes, config=GateConfig())
     assert (judged.passed, judged.reward) == (True, 1.0)
+
+
+async def chains_under(harness, texts, folder, tmp_path):
+    async with room_for(harness, forced(folder, texts), tmp_path) as (room, _):
+        trajectory = await one_rollout(room, TASK)
+    assert (trajectory.status, trajectory.final_payload) == ("completed", '{"answer": "done"}')
+    assert trajectory.final_thought == "It passes."
+    return [[(s.ids, s.trainable) for s in chain.segments] for chain in trajectory.chains], trajectory.turns
+
+
+async def test_a_policy_that_knows_only_the_tool_loop_reads_and_says_the_same_tokens_under_mini(short_folder, tmp_path):
+    steps = SUITE.reference(TASK)
+    texts = [*(bash(s.thought, s.command) for s in steps), '<think>\nIt passes.\n</think>\n\n{"answer": "done"}']
+    ours, our_turns = await chains_under(ToolLoop(), texts, short_folder, tmp_path / "ours")
+    theirs, turns = await chains_under(MiniSweAgent(template=TOOL_LOOP), texts, short_folder, tmp_path / "theirs")
+    assert theirs == ours
+    told = [[(t.thought, t.action, t.observation, t.error_class) for t in some] for some in (our_turns, turns)]
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("cut", ["<tool_call>\n{oops\n</tool_call>", '{"answer": "done' * 40])
+async def test_a_malformed_call_or_a_cut_reply_hands_nothing_in(cut, short_folder, tmp_path):
+    harness = MiniSweAgent(template=TOOL_LOOP)
+    async with room_for(harness, forced(short_folder, [cut]), tmp_path, max_tokens=60) as (room, _):
+        trajectory = await one_rollout(room, TASK)
+    assert (trajectory.status, trajectory.final_payload) == ("agent_fault", None)
 
 
 async def test_the_token_budget_ends_it_and_a_malformed_call_is_an_error_that_it_reads(harness, short_folder, tmp_path):
