@@ -197,8 +197,10 @@ def _outcome(ended: Ended, saved: Mapping[str, Any], task: TaskSpec, *, reply_ha
     info = saved.get("info")
     status = str(info.get("exit_status")) if isinstance(info, dict) else ""
     if isinstance(info, dict) and status == "Submitted":
-        last = next((m for m in reversed(_messages(saved)) if m.get("role") == "assistant"), {})
-        return outcome("completed", payload=str(info.get("submission")).strip(), thought=_thought(last))
+        said = [m for m in _messages(saved) if m.get("role") == "assistant"]
+        return outcome(
+            "completed", payload=str(info.get("submission")).strip(), thought=_thought(said[-1] if said else {})
+        )
     if status == "RepeatedFormatError" and reply_hands_in:
         reply = _reply(saved)
         if reply is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,7 +88,8 @@ class LiveCall:
         self.fully_delivered = self.fully_delivered or whole
         if tokens > self.delivered:
             self.delivered = tokens
-            self.log.append("delivered", {"call": self.call_id, "tokens": tokens})
+            with suppress(LogFailed):  # the bytes are gone; a full disk must not break the answer after its end
+                self.log.append("delivered", {"call": self.call_id, "tokens": tokens})
 
     async def ended(self) -> None:
         """Wait until the call has its end on record."""
