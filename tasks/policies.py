@@ -8,9 +8,8 @@ from pathlib import Path
 
 from infra.manifest import Manifest
 from tasks.stage import Desk, Stage, Work
-from training.policy import check_policy
+from training.policy import POLICY, check_policy
 
-POLICY = "policy"
 ADOPT = Stage(name="adopt_policy", version=1, kind="policy")
 
 

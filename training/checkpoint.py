@@ -23,16 +23,17 @@ from infra.digests import digest_file
 from infra.staging import move_into_place, staging_folder
 from training.config import TrainConfig
 from training.distributed import World, copy_into, full_tensor
+from training.errors import TrainingError
+from training.policy import CHECKPOINT
 from training.trainer import Trainer
 
 SCHEMA_VERSION = 1
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
-BESIDE = "checkpoint"
 
 Position = Mapping[str, int | str]
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(TrainingError):
     """A checkpoint that cannot be used. The message says what was found, and what to do."""
 
 
@@ -173,7 +174,7 @@ def load_trainer(
     optimizer. Raises CheckpointError when the checkpoint is damaged, or is not of this policy and version.
     """
     trainer = Trainer(model_folder, config, policy_version=policy_version, world=world)
-    beside = model_folder.parent / BESIDE
+    beside = model_folder.parent / CHECKPOINT
     if not beside.is_dir():
         return trainer
     snapshot = read(beside)

@@ -10,13 +10,14 @@ from statistics import median
 
 import numpy as np
 
+from training.errors import TrainingError
 from training.reports import TokenTable
 
 WINDOW = 32
 MIN_HISTORY = 8
 
 
-class TrainingHalted(RuntimeError):
+class TrainingHalted(TrainingError):
     """An update that must not be applied. The weights are those before it; `sample_ids` name the offenders."""
 
     def __init__(self, reason: str, sample_ids: tuple[str, ...]) -> None:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from training.errors import TrainingError
+from training.samples import Sample
+
 NUM_WORST = 8
 
 
-class ParityError(RuntimeError):
+class ParityError(TrainingError):
     """Engine and trainer disagree by more than the run allows. The message shows the worst tokens."""
 
 
@@ -55,6 +58,22 @@ class ParityReport:
             f"{max_gap:g} is allowed. Check that both hold the same weights, precision, temperature and position "
             f"numbering, or train with ratio_base='proximal' and a mismatch correction. Worst tokens:\n{lines}"
         )
+
+
+def samples_of_version(samples: Sequence[Sample], version: int, token_budget: int) -> list[Sample]:
+    """The first samples that policy `version` alone sampled, at most `token_budget` tokens, but at least one sample.
+
+    Empty where the batch holds none: then every token is off-policy, and its ratio says nothing about the engine.
+    """
+    chosen: list[Sample] = []
+    tokens = 0
+    for sample in samples:
+        if sample.num_loss_tokens and (sample.policy_versions[sample.loss_mask] == version).all():
+            tokens += len(sample.token_ids)
+            if chosen and tokens > token_budget:
+                break
+            chosen.append(sample)
+    return chosen
 
 
 def parity_report(

@@ -16,6 +16,7 @@ from infra.digests import digest_folder
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKER_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 CHAT_TEMPLATE = Path(__file__).parent / "assets" / "chat_template.jinja"
+POLICY, CHECKPOINT = "policy", "checkpoint"  # a training step leaves both, side by side
 
 
 class PolicyError(ValueError):

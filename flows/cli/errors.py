@@ -21,8 +21,10 @@ def guarded(work: Callable[[], int]) -> int:
     from environments.sandboxes.base import SandboxError
     from flows.engine import PrefectUnready
     from infra.engines.base import EngineError
+    from infra.processes import ProcessError
     from infra.store import RunLocked, StoreError
     from infra.tracking import TrackingError
+    from training.errors import TrainingError
 
     try:
         return work()
@@ -32,7 +34,7 @@ def guarded(work: Callable[[], int]) -> int:
         return _say(error, EXIT_LOCKED)
     except Refused as error:
         return _say(error, EXIT_REFUSED)
-    except (StoreError, EngineError, SandboxError, TrackingError, PrefectUnready) as error:
+    except (StoreError, EngineError, SandboxError, TrackingError, TrainingError, ProcessError, PrefectUnready) as error:
         return _say(error, EXIT_FAILED)
     except (ValueError, FileNotFoundError, KeyError) as error:
         return _say(error.args[0] if isinstance(error, KeyError) and error.args else error, EXIT_BAD_INPUT)

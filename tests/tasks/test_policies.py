@@ -8,9 +8,9 @@ import pytest
 from tasks_fakes import COUNT, desk_at, model_folder
 
 from infra.digests import digest_folder
-from tasks.policies import POLICY, Policy, adopt
+from tasks.policies import Policy, adopt
 from tasks.stage import Work, perform
-from training.policy import PolicyError
+from training.policy import POLICY, PolicyError
 
 
 def test_a_model_folder_is_adopted_once_whatever_it_is_called(tmp_path):
