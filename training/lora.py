@@ -16,7 +16,7 @@ def add_adapters(model: Any, adapter: LoraAdapter, seed: int) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ModelError(
-            "train.lora is set but `peft` is not installed; run `pip install peft`, or unset it"
+            "training.lora_rank is set but `peft` is not installed; run `pip install 'longbreath[lora]'`, or set it 0"
         ) from error
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

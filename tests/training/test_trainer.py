@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from training.config import LoraAdapter, OptimizerConfig, TrainConfig
+from training.config import OptimizerConfig, TrainConfig
 from training.guards import TrainingHalted
 from training.losses.aggregation import Aggregation, ChainShape, token_weights
 from training.losses.base import LossConfigError, LossWarning, TokenLoss
@@ -250,22 +250,6 @@ def test_a_saved_policy_is_a_plain_folder_that_scores_the_same(
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ModelError, match="never overwritten"):
         trainer.save_policy(tmp_path / "policy")
-
-
-def test_lora_trains_adapters_only_and_exports_a_plain_folder(
-    tiny_llama: Path, make_samples: Make, tmp_path: Path
-) -> None:
-    pytest.importorskip("peft")
-    trainer = Trainer(tiny_llama, TrainConfig(optimizer=SGD, lora=LoraAdapter(rank=2, alpha=4)))
-    before = weights_of(trainer)
-    for _ in range(2):
-        trainer.train_step(make_samples())
-    moved = {n for n, v in weights_of(trainer).items() if not torch.equal(v, before[n])}
-    assert moved
-    assert all("lora_" in name for name in moved)
-    plain = Trainer(trainer.save_policy(tmp_path / "merged"), TrainConfig())
-    for a, b in zip(trainer.logprobs(make_samples()), plain.logprobs(make_samples()), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def test_contradictions_and_bad_batches_are_refused(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
