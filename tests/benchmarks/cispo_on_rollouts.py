@@ -1,0 +1,102 @@
+"""CISPO beside GRPO on real rollouts: do they go on verifying before they finish, and looking after an error?
+
+    python tests/benchmarks/cispo_on_rollouts.py --iterations 8 --seeds 0 1 --out tests/benchmarks/results/FILE.json
+
+Each loss starts from the same policy, seed and first batch of rollouts (made once and reused) and goes its own way
+from there: select, roll out in real boxes, judge, train with `--updates` off-policy updates on each batch, which is
+where a clip begins to matter. Told for each iteration, over its training rollouts: the pass rate, P(verify after the
+last mend | said it was done), P(the turn after an error inspects), with intervals clustered by task; and of the
+training step entropy, clipped share and the share of the gradient on the words that stop and look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from environments.suites.service_repair.acts import act_kind
+from flows.config import RunConfig
+from flows.home import Home, open_desk
+from flows.loop import RunState, iterate
+from flows.overrides import with_flags
+from flows.presets import preset
+from tasks.pass_rates import Curriculum
+from tasks.policies import Policy, adopt
+from tasks.pools import make_pools
+from tasks.progress import Silent
+from tasks.report import TrainingRecord
+from tasks.stage import Desk, perform
+from tasks.train import read_report
+from training.evaluation.behaviour import measure_behaviour
+from training.evaluation.runs import runs_of
+
+OF_STEP = ("entropy", "clipped_fraction", "ratio_max", "kl_to_behaviour", "rare_token_gradient_share")
+
+
+def run(home: Path, config: RunConfig) -> list[dict[str, Any]]:
+    """The iterations of one loss and seed; stages that another loss has done with equal inputs are reused."""
+    with open_desk(Home(home), config, Silent()) as desk:
+        pool = make_pools(desk.workshop.suite(config.pool.suite), config.pool).train
+        start = Policy(manifest=perform(desk, adopt(config.policy.path, digest=config.policy.digest)), version=0)
+        state = RunState(
+            policy=start, curriculum=Curriculum(strategy=config.curriculum.build(), pool=pool, folded=None)
+        )
+        told = []
+        for number in range(config.iterations):
+            iteration = iterate(desk, partial(perform, desk), config, state, number)
+            state = iteration.after
+            told.append(row(desk, config, iteration.record))
+            print(json.dumps(told[-1]), flush=True)
+        return told
+
+
+def row(desk: Desk, config: RunConfig, record: TrainingRecord) -> dict[str, Any]:
+    members = [m for g in record.groups for m in g.members]
+    tasks = {d.task_id: d for d in make_pools(desk.workshop.suite(config.pool.suite), config.pool).train.tasks}
+    behaviour = measure_behaviour(runs_of(members, record.verdicts, tasks), act_kind)
+    report = read_report(desk, record.policy)
+    return {
+        "loss": config.training.loss,
+        "seed": config.seed,
+        "iteration": record.number,
+        "rollouts": len(members),
+        "pass_rate": sum(v.passed for v in record.verdicts) / len(record.verdicts),
+        **asdict(behaviour),
+        **{name: report.get(name) for name in OF_STEP},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--losses", nargs="+", default=["cispo", "grpo"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--updates", type=int, default=8, help="optimizer updates on each batch")
+    parser.add_argument("--set", dest="flags", nargs="*", default=[], metavar="SECTION.FIELD=VALUE")
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--home", type=Path, help="kept, and gone on with, when given")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    config = replace(preset(given.preset), iterations=given.iterations)
+    config = with_flags(config, (f"training.updates_per_batch={given.updates}", *given.flags))
+    with tempfile.TemporaryDirectory() as place:
+        rows = [
+            made
+            for seed in given.seeds
+            for loss in given.losses
+            for made in run(
+                given.home or Path(place),
+                replace(config, name=f"claim-{loss}", seed=seed, training=replace(config.training, loss=loss)),
+            )
+        ]
+    if given.out:
+        given.out.write_text(json.dumps({"updates_per_batch": given.updates, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
