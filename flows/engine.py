@@ -22,6 +22,7 @@ from tasks.pass_rates import decision_rows
 from tasks.progress import Progress
 from tasks.report import TrainingRecord
 from tasks.stage import Desk, Work, perform
+from training.errors import StepLost
 
 RETRIES, RETRY_DELAY_S = 2, 5.0
 
@@ -112,9 +113,9 @@ class PrefectRunner:
 
 
 def _is_ours(_task: Any, _task_run: Any, state: Any) -> bool:
-    """Retry what may pass by itself: a fault of engine, host or store. Bad input and bugs fail at once."""
+    """Retry what may pass by itself: a fault of engine, host or store, a killed process. Bad input and bugs fail."""
     error = state.result(raise_on_failure=False)
-    return isinstance(error, (EngineError, StoreError, OSError))
+    return isinstance(error, (EngineError, StoreError, StepLost, OSError))
 
 
 def publish_artifacts(desk: Desk, record: TrainingRecord) -> None:

@@ -91,7 +91,7 @@ def iteration_metrics(desk: Desk, record: TrainingRecord) -> dict[str, float]:
     judged = [v for v in record.verdicts if v.reward is not None]
     wanted = (
         "loss", "ratio_mean", "ratio_max", "clipped_fraction", "entropy", "grad_norm", "kl_to_behaviour",
-        "rare_token_gradient_share", "tokens_per_s", "num_loss_tokens",
+        "rare_token_gradient_share", "tokens_per_s", "num_loss_tokens", "engine_gap_max",
     )  # fmt: skip
     return {
         **{f"train/{name}": float(report[name]) for name in wanted if report.get(name) is not None},

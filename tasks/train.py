@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-import warnings
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
 
 from environments.types import Group, Judged
 from infra import records
 from infra.engines.base import Sampling
 from infra.manifest import Manifest
 from tasks.judge import read_judged
-from tasks.policies import POLICY, Policy
+from tasks.policies import Policy
 from tasks.rollouts import read_groups
 from tasks.stage import Desk, Stage, Work
+from training.guards import TrainingHalted
+from training.policy import CHECKPOINT, POLICY
+from training.samples import Sample, SampleBatch
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
-    from training.samples import SampleBatch
+    from training.step import Job
 
 TRAIN = Stage(name="train", version=1, kind="policy")
-CHECKPOINT, REPORT, SAMPLES = "checkpoint", "report.json", "samples.parquet"
+REPORT, SAMPLES, HALTED = "report.json", "samples.parquet", "halted.json"
 RARE_WORDS = (" wait", " again", " verify", " check", " look", "wait", "verify", "check", "look")
 
 
@@ -39,6 +43,18 @@ class TrainSection:
     `adam_eps` far above the gradients' size makes AdamW act as momentum SGD at the rate learning_rate / adam_eps:
     weights with little gradient then stay where they are. Small policies need that: with the usual eps every weight
     moves by about learning_rate an update, noise or not, and what is hardly exercised (copying a number) wears off.
+
+    `precision` is the body's ('float32', 'bfloat16'); head and weights stay float32. `lora_rank` above 0 trains
+    adapters of that rank (needs the extra `lora`); what is published is always the plain, merged policy.
+    `ratio_base` and `mismatch` ('none', 'tis', 'mis', 'icepop'): see TrainConfig; for engines that sample from
+    slightly other probabilities than the trainer computes.
+
+    `max_engine_gap`: before each step the trainer scores some of the tokens that the engine has just sampled; a token
+    on which they differ by more nats stops the run. A server in bfloat16 needs more than the local engine's float32.
+
+    `processes`: 0 trains in this process; N in a process group of its own with N ranks, sharded by FSDP2 (N GPUs of
+    this machine, or N processes on its CPU). Such a group is stopped after `timeout_s`, or once it printed nothing
+    for `silence_s` (every update prints a line), and the stage is tried again.
     """
 
     loss: str = "cispo"
@@ -54,10 +70,31 @@ class TrainSection:
     updates_per_batch: int = 2
     passes_per_batch: int = 1
     token_budget: int = 4096
+    precision: str = "float32"
+    gradient_checkpointing: bool = False
+    lora_rank: int = 0
+    lora_alpha: float = 32.0
+    ratio_base: str = "behaviour"
+    mismatch: str = "none"
+    max_engine_gap: float = 0.05
+    processes: int = 0
+    timeout_s: float = 21600.0
+    silence_s: float = 1800.0
 
     def __post_init__(self) -> None:
         if self.loss != "cispo" and self.max_ratio != 5.0:
             raise ValueError(f"training.max_ratio {self.max_ratio} with loss {self.loss!r}: only cispo has a max_ratio")
+        if self.processes < 0:
+            raise ValueError(f"training.processes is {self.processes}; want 0 (in this process) or the number of ranks")
+        if min(self.timeout_s, self.silence_s) <= 0:
+            raise ValueError(
+                f"training.timeout_s {self.timeout_s} and silence_s {self.silence_s}: want positive seconds"
+            )
+
+    @property
+    def deciding(self) -> TrainSection:
+        """This section without what the result does not depend on: how long a step may take."""
+        return dataclasses.replace(self, timeout_s=1.0, silence_s=1.0)
 
 
 def train(
@@ -76,27 +113,20 @@ def train(
     """
 
     def make(out: Path, scratch: Path) -> int:
-        desk.progress.begin("train", iteration=iteration, total=0)
+        desk.progress.begin("train", iteration=iteration, total=section.updates_per_batch * section.passes_per_batch)
         batch = _samples(read_groups(desk, rollouts), read_judged(desk, judged), section, sampling)
         out.mkdir()
-        records.write_parquet(batch.samples, out / SAMPLES, cls=_sample_class())
-        report = _step(desk, policy, batch, section, out)
-        (out / REPORT).write_text(json.dumps(report, indent=1, sort_keys=True))
+        records.write_parquet(batch.samples, out / SAMPLES, cls=Sample)
+        _step(desk, policy, batch, section, out, scratch)
         return len(batch.samples)
 
     return Work(
         stage=TRAIN,
         parents=(policy.manifest, rollouts, judged),
-        section=[section, sampling.temperature, policy.version],
+        section=[section.deciding, sampling.temperature, policy.version],
         make=make,
         iteration=iteration,
     )
-
-
-def _sample_class() -> type:
-    from training.samples import Sample
-
-    return Sample
 
 
 def _samples(
@@ -115,9 +145,9 @@ def _samples(
 
 def train_config(section: TrainSection, folder: Path, seed: int) -> TrainConfig:
     """The trainer's own configuration. Raises LossConfigError where the section contradicts itself."""
-    from training.config import OptimizerConfig, TrainConfig
+    from training.config import LoraAdapter, OptimizerConfig, TrainConfig
     from training.losses.aggregation import Aggregation
-    from training.losses.registry import make_loss
+    from training.losses.registry import make_loss, make_mismatch
 
     fields = {"max_ratio": section.max_ratio} if section.loss == "cispo" else {}
     return TrainConfig(
@@ -133,7 +163,13 @@ def train_config(section: TrainSection, folder: Path, seed: int) -> TrainConfig:
         updates_per_batch=section.updates_per_batch,
         passes_per_batch=section.passes_per_batch,
         token_budget=section.token_budget,
+        precision=section.precision,  # type: ignore[arg-type]
+        gradient_checkpointing=section.gradient_checkpointing,
+        lora=LoraAdapter(rank=section.lora_rank, alpha=section.lora_alpha) if section.lora_rank else None,
+        ratio_base=section.ratio_base,  # type: ignore[arg-type]
+        mismatch=make_mismatch(section.mismatch),
         rare_token_ids=rare_token_ids(folder),
+        max_engine_gap=section.max_engine_gap,
         seed=seed,
     )
 
@@ -147,33 +183,58 @@ def rare_token_ids(folder: Path) -> frozenset[int]:
     return frozenset(ids[0] for ids in encoded if len(ids) == 1)
 
 
-def _step(desk: Desk, policy: Policy, batch: SampleBatch, section: TrainSection, out: Path) -> dict[str, Any]:
-    from training.checkpoint import load_trainer, save_trainer
-    from training.losses.base import LossWarning
+def _step(desk: Desk, policy: Policy, batch: SampleBatch, section: TrainSection, out: Path, scratch: Path) -> None:
+    """Leave the policy, its checkpoint and the report in `out`."""
+    from training.step import Job
 
     folder = policy.folder(desk)
-    config = train_config(section, folder, desk.seed)
+    job = Job(model_folder=folder, policy_version=policy.version, config=train_config(section, folder, desk.seed))
+    try:
+        report = _taken(desk, job, batch.samples, section, out, scratch)
+    except TrainingHalted as halted:
+        halted.save(scratch / HALTED)
+        desk.progress.say(f"[red]training halted; the samples to look at are named in {scratch / HALTED}[/]")
+        raise
+    if "skipped" in report:
+        desk.progress.say("[yellow]nothing to learn from in this batch: every group all passed or all failed[/]")
+    else:
+        desk.progress.show(entropy=report["entropy"], trained_tokens_per_s=report["tokens_per_s"])
     groups = {
         "zero_variance": list(batch.advantages.zero_variance),
         "too_small": list(batch.advantages.too_small),
         "unjudged": list(batch.unjudged),
     }
-    trainer = load_trainer(folder, config, policy_version=policy.version)
-    if not any(s.weight > 0 and s.num_loss_tokens for s in batch.samples):
-        desk.progress.say("[yellow]nothing to learn from in this batch: every group all passed or all failed[/]")
-        shutil.copytree(folder, out / POLICY)
-        trainer.policy_version += 1  # the same weights under the next version; the optimizer goes on from here
-        save_trainer(trainer, out / CHECKPOINT)
-        return {"skipped": "no group with a difference in it", "groups": groups}
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", LossWarning)
-        report = trainer.train_step(batch.samples)
-    for warning in warned:
-        desk.progress.say(f"[yellow]{warning.message}[/]")
-    trainer.save_policy(out / POLICY)
-    save_trainer(trainer, out / CHECKPOINT)
-    desk.progress.show(entropy=report.entropy, trained_tokens_per_s=report.tokens_per_s)
-    return {**dataclasses.asdict(report), "groups": groups}
+    (out / REPORT).write_text(json.dumps({**report, "groups": groups}, indent=1, sort_keys=True))
+
+
+def _taken(
+    desk: Desk, job: Job, samples: Sequence[Sample], section: TrainSection, out: Path, scratch: Path
+) -> dict[str, Any]:
+    from training.step import Watcher, take_step
+
+    def on_update(figures: dict[str, float]) -> None:
+        desk.progress.advance()
+        desk.progress.show(**figures)
+
+    watcher = Watcher(on_update=on_update, on_line=lambda line: desk.progress.say(f"[yellow]{escape(line)}[/]"))
+    if section.processes == 0:
+        return take_step(job, samples, out, watcher=watcher)
+    from training.step_group import GroupLimits, take_step_apart
+
+    limits = GroupLimits(processes=section.processes, timeout_s=section.timeout_s, silence_s=section.silence_s)
+    # A folder of its own for each attempt: ranks that outlived a killed pipeline write into none that is in use.
+    folder = Path(tempfile.mkdtemp(prefix="step-", dir=scratch)) / "job"
+    report = take_step_apart(
+        job,
+        samples,
+        folder,
+        limits,
+        watcher=watcher,
+        on_heartbeat=lambda elapsed_s: desk.progress.say(f"[dim]training for {elapsed_s:.0f} s[/]"),
+    )
+    for name in (POLICY, CHECKPOINT):
+        (folder / name).rename(out / name)
+    return report
 
 
 def read_report(desk: Desk, policy: Policy) -> dict[str, Any]:

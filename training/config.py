@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from training.losses.aggregation import Aggregation
 from training.losses.base import LossConfigError, TokenLoss
@@ -64,11 +64,18 @@ def m1_optimizer(learning_rate: float) -> OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraAdapter:
-    """Train low-rank adapters of these linear layers instead of the full weights (needs `peft`)."""
+    """Train low-rank adapters of these linear layers instead of the full weights (needs the extra `lora`).
+
+    Checkpoints hold base and adapters, the published policy is merged. One process only.
+    """
 
     rank: int = 16
     alpha: float = 32.0
     target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not self.alpha > 0:
+            raise LossConfigError(f"lora rank {self.rank}, alpha {self.alpha}; want at least 1, and more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +91,8 @@ class TrainConfig:
     - `chunk_elements`: numbers in one chunk of float32 logits (12.6 million are 50 MB).
     - `start_folder`: the policy that KL to start is measured against, and a KL term of the loss uses.
     - `rare_token_ids`: tokens whose share of the gradient is reported ('wait', 'but', 'check', 'verify').
+    - `max_engine_gap`: nats by which engine and trainer may differ on a token of the present policy (`training.step`
+      looks before it trains); `math.inf` is off.
     - `spike_factor`: stop when the gradient norm exceeds this many times the median of the last 32 updates.
     """
 
@@ -101,15 +110,21 @@ class TrainConfig:
     lora: LoraAdapter | None = None
     start_folder: Path | None = None
     rare_token_ids: frozenset[int] = frozenset()
+    max_engine_gap: float = math.inf
     spike_factor: float = 100.0
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, known in (("precision", get_args(Precision)), ("ratio_base", get_args(RatioBase))):
+            if getattr(self, name) not in known:
+                raise LossConfigError(f"train.{name} is {getattr(self, name)!r}; want one of {', '.join(known)}")
         for name in ("updates_per_batch", "passes_per_batch", "token_budget", "chunk_elements"):
             if getattr(self, name) < 1:
                 raise LossConfigError(f"train.{name} is {getattr(self, name)}; want at least 1")
         if not self.spike_factor > 1:
             raise LossConfigError(f"train.spike_factor is {self.spike_factor}; want more than 1 (math.inf is off)")
+        if not self.max_engine_gap > 0:
+            raise LossConfigError(f"train.max_engine_gap is {self.max_engine_gap}; want more than 0 (math.inf is off)")
         self._check_ratios()
         self._check_loss()
 

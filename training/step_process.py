@@ -1,74 +1,67 @@
-"""One training step in processes of its own: `torchrun --nproc-per-node N -m training.step_process JOB`.
+"""One rank of a training step in processes of its own: `torchrun --nproc-per-node N -m training.step_process JOB`.
 
-JOB is a folder that `write_job` made. Rank 0 prints one JSON line an update, which is log and heartbeat at once, and
-leaves `policy/`, `checkpoint/` and `report.json` in JOB, each whole or absent. SIGTERM ends a rank at once with
-status 143 and loses the step only: nothing is published before it is done, and the same JOB can be run again.
+JOB is a folder that `step_group` made; the results are left in it. Rank 0 prints one JSON line an update, which is
+log and heartbeat at once. SIGTERM ends a rank at once with status 143 and loses the step only: nothing is published
+before it is done. An error that would come again is described in `failed.json`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pickle
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import torch.distributed as dist
+
 from infra import records
-from training.checkpoint import load_trainer, save_trainer
-from training.config import TrainConfig
 from training.distributed import under_torchrun
+from training.errors import TrainingError
 from training.guards import TrainingHalted
-from training.reports import UpdateReport
 from training.samples import Sample
+from training.step import Job, Watcher, take_step
 
-JOB, SAMPLES, REPORT, HALTED = "job.pickle", "samples.parquet", "report.json", "halted.json"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What to train: the policy's folder (with `checkpoint` beside it, to go on from) and version, and how."""
-
-    model_folder: Path
-    policy_version: int
-    config: TrainConfig
-
-
-def write_job(folder: Path, job: Job, samples: Sequence[Sample]) -> None:
-    """Write a job for `main` into an existing folder. It is pickled: run only jobs of your own."""
-    records.write_parquet(samples, folder / SAMPLES, cls=Sample)
-    (folder / JOB).write_bytes(pickle.dumps(job))
+JOB, SAMPLES, FAILED = "job.pickle", "samples.parquet", "failed.json"
 
 
 def main(folder: Path) -> None:
-    """Run the job as one rank of the group that torchrun describes. Raises TrainingHalted, its samples saved."""
-    import torch.distributed as dist
-
+    """Run the job as one rank of the group that torchrun describes."""
     job: Job = pickle.loads((folder / JOB).read_bytes())
     samples = records.read_parquet(Sample, folder / SAMPLES)
     world = under_torchrun()
     try:
-        trainer = load_trainer(job.model_folder, job.config, policy_version=job.policy_version, world=world)
-        if world.is_main:
-            trainer.on_update = _print_update
-        report = trainer.train_step(samples)
-        trainer.save_policy(folder / "policy")
-        save_trainer(trainer, folder / "checkpoint")
-        if world.is_main:
-            (folder / REPORT).write_text(json.dumps(dataclasses.asdict(report), indent=1))
-    except TrainingHalted as halted:
-        if world.is_main:
-            halted.save(folder / HALTED)
+        take_step(job, samples, folder, watcher=Watcher(on_update=_print_update, on_line=_print), world=world)
+    except Exception as error:
+        if not _may_pass(error):
+            _describe(error, folder / FAILED)
         raise
     finally:
         dist.destroy_process_group()
 
 
-def _print_update(report: UpdateReport) -> None:
-    print(json.dumps({"loss": report.loss, "grad_norm": report.grad_norm, "entropy": report.entropy}), flush=True)
+def _print(line: str) -> None:
+    print(line, flush=True)  # into a broken pipe once the pipeline is gone, which ends this rank too
+
+
+def _print_update(figures: dict[str, float]) -> None:
+    _print(json.dumps(figures))
+
+
+def _may_pass(error: Exception) -> bool:
+    """A peer that is gone, memory, a disk: torch says all of these by RuntimeError, of which ours is a subclass."""
+    return isinstance(error, (RuntimeError, OSError)) and not isinstance(error, TrainingError)
+
+
+def _describe(error: Exception, path: Path) -> None:
+    """Write what went wrong for the pipeline, whole or not at all; the last rank to fail has the word."""
+    ids = list(error.sample_ids) if isinstance(error, TrainingHalted) else []
+    reason = error.reason if isinstance(error, TrainingHalted) else str(error)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps({"kind": type(error).__name__, "reason": reason, "sample_ids": ids}))
+    draft.replace(path)
 
 
 def _terminated(number: int, _: object) -> NoReturn:

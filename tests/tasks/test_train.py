@@ -1,0 +1,146 @@
+"""The training stage: the same policy wherever its step runs, and a step that must not be taken is on record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import make_tiny_folder
+from tasks_fakes import a_group, a_task, desk_at, stored, verdicts_of
+
+from environments.types import Chain, Group, Judged, Segment
+from infra import records
+from infra.digests import digest_folder
+from infra.engines.base import Sampling
+from infra.manifest import Manifest
+from tasks.policies import Policy, adopt
+from tasks.rollouts import GROUPS_FILE
+from tasks.stage import Desk, Stage, Work, perform
+from tasks.train import TrainSection, read_report, train, train_config
+from training.guards import TrainingHalted
+from training.parity import ParityError
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=32, seed=0)
+LOOSE = TrainSection(learning_rate=1e-3, max_engine_gap=100.0)  # these log-probabilities are no engine's
+
+
+def chain(rollout_id: str, logprob: float) -> Chain:
+    rng = np.random.default_rng([int(part) for part in rollout_id.removeprefix("g").split("-")])
+    prompt, answer = (tuple(int(i) for i in rng.integers(0, 320, n)) for n in (12, 9))
+    segments = (
+        Segment(ids=prompt, logprobs=(), trainable=False, call_id="c0", policy_version=-1),
+        Segment(ids=answer, logprobs=(logprob,) * 9, trainable=True, call_id="c0", policy_version=0),
+    )
+    return Chain(
+        chain_id=f"{rollout_id}-chain", rollout_id=rollout_id, agent_id="main", role="main", parent_chain_id=None,
+        fork_cause="root", segments=segments,
+    )  # fmt: skip
+
+
+def stored_groups(desk: Desk, group: Group) -> Manifest:
+    """The artifact of a rollout stage with one group."""
+
+    def make(out: Path, scratch: Path) -> int:
+        out.mkdir()
+        return records.write_parquet([group], out / GROUPS_FILE, cls=Group)
+
+    stage, schema = Stage(name="given_rollouts", version=1, kind="rollouts"), records.schema_version(Group)
+    return perform(desk, Work(stage=stage, parents=(), section=group, make=make, schema_version=schema))
+
+
+def inputs(desk: Desk, folder: Path, passed: tuple[bool, ...], logprob: float) -> tuple[Policy, Manifest, Manifest]:
+    """A policy, one group of rollouts and its verdicts, in the store."""
+    bare = a_group("g0", a_task("t0"), len(passed))
+    members = tuple(dataclasses.replace(m, chains=(chain(m.rollout_id, logprob),)) for m in bare.members)
+    group = dataclasses.replace(bare, members=members)
+    policy = Policy(manifest=perform(desk, adopt(folder, digest=None)), version=0)
+    return policy, stored_groups(desk, group), stored(desk, Judged, verdicts_of(group, *passed), "judged")
+
+
+def trained(desk: Desk, given: tuple[Policy, Manifest, Manifest], section: TrainSection) -> Policy:
+    work = train(desk, *given, section=section, sampling=SAMPLING, iteration=0)
+    return Policy(manifest=perform(desk, work), version=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return make_tiny_folder(tmp_path_factory.mktemp("policy") / "tiny")
+
+
+@pytest.mark.timeout(900)  # starts interpreters, which takes minutes on a crowded machine
+def test_a_process_of_its_own_makes_the_very_policy_of_a_step_in_this_one(folder, tmp_path):
+    desk = desk_at(tmp_path)
+    given = inputs(desk, folder, (True, False, True, False), -6.0)
+    here = trained(desk, given, LOOSE)
+    there = trained(desk, given, dataclasses.replace(LOOSE, processes=1))
+    assert digest_folder(there.folder(desk)) == digest_folder(here.folder(desk))
+    assert digest_folder(here.folder(desk)) != digest_folder(folder)
+    reports = [read_report(desk, policy) for policy in (here, there)]
+    assert reports[0]["updates"] == reports[1]["updates"]
+    assert reports[1]["engine_gap_max"] > 0
+    assert not list(desk.work.glob("*"))
+
+
+def test_a_batch_without_a_lesson_leaves_the_weights_as_they_are(folder, tmp_path):
+    desk = desk_at(tmp_path)
+    policy = trained(desk, inputs(desk, folder, (True, True, True), -6.0), LOOSE)
+    assert digest_folder(policy.folder(desk)) == digest_folder(folder)
+    report = read_report(desk, policy)
+    assert report["skipped"] == "no group with a difference in it"
+    assert report["groups"]["zero_variance"] == ["g0"]
+    assert any("nothing to learn from" in line for line in desk.progress.lines)
+
+
+def test_an_engine_that_sampled_from_another_model_is_refused_before_it_trains(folder, tmp_path):
+    desk = desk_at(tmp_path)
+    with pytest.raises(ParityError, match=r"differ by up to .* at most 0\.05 is allowed"):
+        trained(desk, inputs(desk, folder, (True, False), -0.01), TrainSection())
+
+
+def test_a_halted_step_names_its_samples_in_a_file_that_stays(folder, tmp_path):
+    desk = desk_at(tmp_path)
+    given = inputs(desk, folder, (True, False), -6.0)
+    with pytest.raises(TrainingHalted, match="not finite"):
+        trained(desk, given, dataclasses.replace(LOOSE, learning_rate=1e30, updates_per_batch=2))
+    [halted] = desk.work.glob("*/halted.json")
+    assert json.loads(halted.read_text())["sample_ids"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"processes": -1}, "training.processes is -1; want 0"),
+        ({"timeout_s": 0.0}, "want positive seconds"),
+        ({"loss": "dapo", "max_ratio": 4.0}, "only cispo has a max_ratio"),
+    ],
+)
+def test_contradictions_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        TrainSection(**settings)
+
+
+def test_how_long_a_step_may_take_decides_nothing():
+    assert TrainSection(timeout_s=5.0).deciding == TrainSection(silence_s=7.0).deciding
+    assert TrainSection(processes=2).deciding != TrainSection().deciding
+
+
+def test_every_setting_reaches_the_trainer(folder):
+    section = TrainSection(
+        loss="m1_mask",
+        precision="bfloat16",
+        gradient_checkpointing=True,
+        lora_rank=4,
+        lora_alpha=8.0,
+        ratio_base="proximal",
+        mismatch="icepop",
+    )
+    config = train_config(section, folder, 5)
+    assert (config.loss.name, config.mismatch.name, config.ratio_base) == ("m1_mask", "icepop", "proximal")
+    assert (config.precision, config.gradient_checkpointing, config.seed) == ("bfloat16", True, 5)
+    assert config.lora is not None
+    assert (config.lora.rank, config.lora.alpha) == (4, 8.0)
+    with pytest.raises(ValueError, match="precision is 'float16'; want one of float32, bfloat16"):
+        train_config(TrainSection(precision="float16"), folder, 0)
