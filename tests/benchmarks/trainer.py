@@ -126,7 +126,6 @@ def _smollm2(folder: Path) -> Callable[[tuple[int, ...]], np.ndarray]:
     model = AutoModelForCausalLM.from_pretrained(
         weights.parent, gguf_file=weights.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
-    del model.config.quantization_config
     model.save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
     tokenizer.save_pretrained(folder)
