@@ -25,8 +25,8 @@ from training.curriculum.strategies import build
 if TYPE_CHECKING:
     from training.curriculum.ledger import State
 
-SELECT = Stage(name="select", version=1, kind="selection")
-FOLD = Stage(name="fold", version=1, kind="curriculum")
+SELECT = Stage(name="select", version=2, kind="selection")
+FOLD = Stage(name="fold", version=2, kind="curriculum")
 STATE, EVIDENCE = "state.json", "evidence.parquet"
 
 

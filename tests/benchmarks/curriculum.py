@@ -3,7 +3,7 @@
     python tests/benchmarks/curriculum.py play [--seeds 20] [--mode std] [--law own] [--jobs 1]
     python tests/benchmarks/curriculum.py table            # from the raw results; also draws the plot
     python tests/benchmarks/curriculum.py scale            # 100,000 tasks: time and memory
-    python tests/benchmarks/curriculum.py replay STRATEGY POOL.json EVIDENCE.parquet ...
+    python tests/benchmarks/curriculum.py replay HOME ...  # every run of a LONGBREATH_HOME; see curriculum_replay.py
 
 `play` goes seed by seed and adds to `results/curriculum_raw.json`; what is there already is not played again, so it
 can be stopped and started. Arms other than the oracle see no truth. A play ends at the target (held-out mean pass
@@ -24,9 +24,9 @@ import numpy as np
 
 from training.curriculum.arena import Log, MakeStrategy, play
 from training.curriculum.base import Evidence
-from training.curriculum.calibration import replay
 from training.curriculum.ledger import Columns, State, TaskIndex
 from training.curriculum.oracle import Oracle
+from training.curriculum.prior import Learned
 from training.curriculum.simulator import SHAPES, make_world
 from training.curriculum.strategies import build
 
@@ -262,9 +262,14 @@ def scale(num_tasks: int = 100_000) -> None:
     """Select and fold at scale: every task visited once, then ordinary steps; CPU time, least of 20, and memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ids = [f"task-{i:06d}" for i in range(num_tasks)]
-    index = TaskIndex.of(ids, [f"{i:064x}" for i in range(num_tasks)], [f"kin-{i % 200}" for i in range(num_tasks)])
+    index = TaskIndex.of(
+        ids,
+        [f"{i:064x}" for i in range(num_tasks)],
+        [[f"kin-{i % 200}", f"horizon>={i % 7}"] for i in range(num_tasks)],
+    )
     strategy, rng = build("posterior"), np.random.default_rng(0)
-    state = State(strategy="posterior", tasks=index, columns=Columns.empty(num_tasks))
+    learned = Learned.nothing(len(index.kinship.names))
+    state = State(strategy="posterior", tasks=index, columns=Columns.empty(num_tasks), learned=learned)
     rate = rng.beta(0.5, 0.5, num_tasks)
     times = []
     for version in range(22):
@@ -292,19 +297,6 @@ def scale(num_tasks: int = 100_000) -> None:
     print(f"{num_tasks} tasks: select {selected:.1f} ms, fold {folded:.1f} ms, {used:.0f} MB above the imports")
 
 
-def replay_logs(name: str, pool_path: Path, evidence_paths: list[Path]) -> None:
-    """How well a strategy would have predicted which groups of a real run carry gradient."""
-    from environments.types import TaskPool
-    from infra import records
-
-    pool = records.from_json(TaskPool, pool_path.read_bytes())
-    evidence = [e for path in evidence_paths for e in records.read_parquet(Evidence, path)]
-    found = replay(build(name), pool, evidence)
-    print(f"{name}: reliability gap {found.gap:.3f}, bias {found.bias:+.3f}, Brier {found.brier:.3f}")
-    for b in found.bins:
-        print(f"  expected {b.expected:.2f}  seen {b.seen:.2f}  ({b.count} groups)")
-
-
 def main() -> None:
     """Parse and dispatch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -317,9 +309,7 @@ def main() -> None:
     sub.add_parser("table")
     sub.add_parser("scale")
     logs = sub.add_parser("replay")
-    logs.add_argument("strategy")
-    logs.add_argument("pool", type=Path)
-    logs.add_argument("evidence", type=Path, nargs="+")
+    logs.add_argument("homes", type=Path, nargs="+")
     args = parser.parse_args()
     if args.command == "play":
         laws = (args.law,) if args.law else LAWS
@@ -331,7 +321,9 @@ def main() -> None:
     elif args.command == "scale":
         scale()
     else:
-        replay_logs(args.strategy, args.pool, args.evidence)
+        from curriculum_replay import replay_homes
+
+        replay_homes(args.homes, RESULTS / "curriculum_replay.json")
 
 
 if __name__ == "__main__":

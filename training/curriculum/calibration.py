@@ -55,11 +55,25 @@ def reliability(expected: Floats, seen: Floats, *, num_bins: int = 10) -> Reliab
     )
 
 
-def replay(strategy: Strategy, tasks: TaskPool, evidence: Sequence[Evidence]) -> Reliability:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """One a group [M]: the probability that it would be mixed, and whether it was (0 or 1)."""
+
+    expected: Floats
+    seen: Floats
+
+    @staticmethod
+    def joined(parts: Sequence[Predictions]) -> Predictions:
+        """Those of several logs together."""
+        return Predictions(
+            expected=np.concatenate([p.expected for p in parts]), seen=np.concatenate([p.seen for p in parts])
+        )
+
+
+def predict(strategy: Strategy, tasks: TaskPool, evidence: Sequence[Evidence]) -> Predictions:
     """Go through a run's log: before each policy version's evidence predict which groups are mixed, then fold it.
 
-    This judges belief, not choice: another strategy would have rolled out other tasks. Raises CurriculumError when
-    no group of the log belongs to a task of the pool.
+    This judges belief, not choice: another strategy would have rolled out other tasks.
     """
     state = strategy.start(tasks)
     expected: list[float] = []
@@ -76,4 +90,4 @@ def replay(strategy: Strategy, tasks: TaskPool, evidence: Sequence[Evidence]) ->
             expected.append(float(mixed_predictive(a, b, len(members))[0]))
             seen.append(float(len({m.passed for m in members}) == 2))
         state = strategy.fold(state, now)
-    return reliability(np.array(expected), np.array(seen))
+    return Predictions(expected=np.array(expected), seen=np.array(seen))

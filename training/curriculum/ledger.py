@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from training.curriculum.base import CurriculumError, Evidence, need
+from training.curriculum.features import Kinship
+from training.curriculum.prior import Learned
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -23,21 +25,17 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskIndex:
-    """The pool's tasks in order: ids, digests, and the number of each task's kin (an index into `kin_names`)."""
+    """The pool's tasks in order: ids, digests, and what they have in common."""
 
     ids: tuple[str, ...]
     digests: tuple[str, ...]
-    kin_names: tuple[str, ...]
-    kin_N: Ints
+    kinship: Kinship
     rows: Mapping[str, int] = field(repr=False)
 
     @staticmethod
-    def of(ids: Sequence[str], digests: Sequence[str], kin: Sequence[str]) -> TaskIndex:
-        """Index tasks; `kin[i]` names what task i is akin to."""
-        names = tuple(sorted(set(kin)))
-        number = {name: i for i, name in enumerate(names)}
-        kin_N = np.array([number[k] for k in kin], dtype=np.int64)
-        return TaskIndex(tuple(ids), tuple(digests), names, kin_N, {t: i for i, t in enumerate(ids)})
+    def of(ids: Sequence[str], digests: Sequence[str], features: Sequence[Sequence[str]]) -> TaskIndex:
+        """Index tasks; `features[i]` are those of task i."""
+        return TaskIndex(tuple(ids), tuple(digests), Kinship.of(features), {t: i for i, t in enumerate(ids)})
 
     def row(self, task_id: str) -> int:
         """The row of a task. Raises CurriculumError on an unknown id."""
@@ -53,15 +51,18 @@ class TaskIndex:
 class Columns:
     """Per-task numbers, each of shape [N], all read-only.
 
-    `passes` and `fails` are pseudo-counts as of `last_version` (-1: never visited), faded as the strategy says. A
-    visit is all evidence of one policy version; `batch_passes` of `batch_size` is the newest one; `streak_before`
-    counts the visits just before it that were all-pass or all-fail. `rollouts`, `passed`, `tokens`, `probes` are
-    plain totals. `probe_passes` of `probe_size` is the newest probe alone, at `probe_version` (-1: never probed).
-    `retired` is the strategy's mark (0 or 1), last changed at version `changed_at` (-1: never).
+    `passes` and `fails` are pseudo-counts as of `last_version` (-1: never visited), faded as the strategy says; by
+    then its features had moved by `shift`, and its lessons added `gain`, both in logits. A visit is all evidence of
+    one policy version; `batch_passes` of `batch_size` is the newest one; `streak_before` counts the visits just
+    before it that were all-pass or all-fail. `rollouts`, `passed`, `tokens`, `probes` are plain totals.
+    `probe_passes` of `probe_size` is the newest probe alone, at `probe_version` (-1: never probed). `retired` is the
+    strategy's mark (0 or 1), last changed at version `changed_at` (-1: never).
     """
 
     passes: Floats
     fails: Floats
+    shift: Floats
+    gain: Floats
     last_version: Ints
     batch_passes: Ints
     batch_size: Ints
@@ -80,7 +81,7 @@ class Columns:
     @staticmethod
     def empty(n: int) -> Columns:
         """N tasks never visited."""
-        floats = {name: np.zeros(n) for name in ("passes", "fails")}
+        floats = {name: np.zeros(n) for name in ("passes", "fails", "shift", "gain")}
         unset = {name: np.full(n, -1) for name in ("last_version", "probe_version", "changed_at")}
         zeros = {f.name: np.zeros(n, dtype=np.int64) for f in dataclasses.fields(Columns)}
         return Columns(**(zeros | floats | unset))
@@ -119,13 +120,14 @@ class State:
     """Everything a strategy knows. Immutable; equal JSON means equal state.
 
     `strategy` names who folds it. `version` is the newest policy version folded (-1: none). `seen` holds the
-    rollout ids folded, by version, as far back as evidence may still arrive. `scalars` are a strategy's own
-    numbers.
+    rollout ids folded, by version, as far back as evidence may still arrive. `learned` is what they taught beyond
+    single tasks, where a strategy learns that; `scalars` are a strategy's own numbers.
     """
 
     strategy: str
     tasks: TaskIndex
     columns: Columns
+    learned: Learned
     version: int = -1
     seen: tuple[tuple[int, frozenset[str]], ...] = ()
     ignored: Ignored = Ignored()

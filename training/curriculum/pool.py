@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from environments.types import TaskPool, TaskSpec
+from environments.types import TaskPool
 from training.curriculum.base import need
+from training.curriculum.features import features_of
 from training.curriculum.ledger import Columns, State, TaskIndex
-
-
-def kin_of(task: TaskSpec) -> str:
-    """What a new task is assumed to behave like: same suite, tags, and horizon to within a factor of two.
-
-    >>> from environments.types import Limits
-    >>> kin_of(TaskSpec(task_id="t", suite="service_repair", instruction="", seed=1, horizon=6,
-    ...                 limits=Limits(max_turns=9, max_tokens=99), tags=("fault:wrong_port",)))
-    'service_repair/4-7/fault:wrong_port'
-    """
-    low = 2 ** int(math.log2(task.horizon))
-    return "/".join([task.suite, f"{low}-{2 * low - 1}", *sorted(task.tags)])
+from training.curriculum.prior import Learned, kin_logits
 
 
 def _index(pool: TaskPool) -> TaskIndex:
@@ -32,13 +21,15 @@ def _index(pool: TaskPool) -> TaskIndex:
         f"pool {pool.name!r} is the {pool.split} split; training on it would spoil the benchmark. Give the train split",
     )
     return TaskIndex.of(
-        [t.task_id for t in pool.tasks], [t.digest for t in pool.tasks], [kin_of(t) for t in pool.tasks]
+        [t.task_id for t in pool.tasks], [t.digest for t in pool.tasks], [features_of(t) for t in pool.tasks]
     )
 
 
 def start(pool: TaskPool, strategy: str) -> State:
     """A strategy's state of a pool without evidence. Raises CurriculumError on an empty or held-out pool."""
-    return State(strategy=strategy, tasks=_index(pool), columns=Columns.empty(len(pool.tasks)))
+    tasks = _index(pool)
+    learned = Learned.nothing(len(tasks.kinship.names))
+    return State(strategy=strategy, tasks=tasks, columns=Columns.empty(len(pool.tasks)), learned=learned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,5 +76,8 @@ def with_pool(state: State, pool: TaskPool) -> tuple[State, PoolChange]:
     columns = Columns.empty(len(tasks.ids)).copies()
     for name, values in columns.items():
         values[new_rows] = getattr(state.columns, name)[old_rows]
-    carried = Columns(**columns)
-    return dataclasses.replace(state, tasks=tasks, columns=carried), change
+    learned = state.learned.carried(old.kinship, tasks.kinship)
+    # A feature that is gone takes its movement along; no task has moved by that.
+    was = kin_logits(state.learned.shift_F, old.kinship)[old.kinship.kin_N[old_rows]]
+    columns["shift"][new_rows] += kin_logits(learned.shift_F, tasks.kinship)[tasks.kinship.kin_N[new_rows]] - was
+    return dataclasses.replace(state, tasks=tasks, columns=Columns(**columns), learned=learned), change

@@ -9,7 +9,7 @@ share of larger groups. A Thompson draw has a say in every score: what is uncert
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,10 @@ import numpy as np
 from environments.types import TaskPool
 from training.curriculum import ledger, pool
 from training.curriculum.base import Evidence, Selection, need
-from training.curriculum.beliefs import Beliefs, Drift, DriftingBeta, KinPrior
+from training.curriculum.beliefs import Beliefs, DriftingBeta
 from training.curriculum.decide import Pick, check_owner, check_request, decisions_of, generator, tally_of, top_rows
 from training.curriculum.ledger import Bools, Columns, Floats, Ints, State
+from training.curriculum.prior import FeaturePrior
 from training.curriculum.signal import (
     AdvantageMode,
     interval_90,
@@ -36,22 +37,21 @@ WORDS = ("new", "hard", "band", "easy", "retired")
 class Posterior:
     """Settings of the default strategy.
 
-    `advantage` is the estimator the trainer uses: it decides what signal means. `discount` fades evidence per
-    policy version; `prior` and `drift` say what replaces it and where tasks have moved meanwhile. A task retires
-    at P(p >= `solved`) > `retire_when` and returns at < `readmit_when` (hysteresis); while retired its score counts
+    `advantage` is the estimator the trainer uses: it decides what signal means. `prior` says where learning starts:
+    how evidence fades, what stands in for it, where tasks have moved meanwhile. A task retires at
+    P(p >= `solved`) > `retire_when` and returns at < `readmit_when` (hysteresis); while retired its score counts
     `retired_weight`, and it is looked at again every `recheck_every` versions. `probe_share` of the rollouts go to
-    groups of `probe_size` on what was not seen for longest, kin by kin, and `hard_share` to groups of `large_group`
-    on tasks whose last two visits failed throughout. The rest goes by score: the signal per rollout, `exploration`
-    parts of it at a Thompson draw and the rest expected. A task seen before gets `large_group` rollouts where that
-    yields `large_gain` times the signal per rollout or more (with `mean` advantages it hardly can). Sizes left None
-    follow `group_size`: twice it, and half of it (at least 2).
+    groups of `probe_size` on what was not seen for longest, feature by feature, and `hard_share` to groups of
+    `large_group` on tasks whose last two visits failed throughout. The rest goes by score: the signal per rollout,
+    `exploration` parts of it at a Thompson draw and the rest expected. A task seen before gets `large_group` rollouts
+    where that yields `large_gain` times the signal per rollout or more (with `mean` advantages it hardly can). Sizes
+    left None follow `group_size`: twice it, and half of it (at least 2).
     """
 
     group_size: int = 8
     large_group: int | None = None
     probe_size: int | None = None
     advantage: AdvantageMode = "std"
-    discount: float = 0.95
     max_age: int = 16
     solved: float = 0.75
     too_hard: float = 0.20
@@ -63,8 +63,7 @@ class Posterior:
     hard_share: float = 0.03
     exploration: float = 0.3
     large_gain: float = 1.1
-    prior: KinPrior = field(default_factory=KinPrior)
-    drift: Drift = field(default_factory=Drift)
+    prior: FeaturePrior = field(default_factory=FeaturePrior)
     name: str = "posterior"
     max_refills: int = 0
 
@@ -100,7 +99,7 @@ class Posterior:
     @property
     def model(self) -> DriftingBeta:
         """How evidence becomes belief."""
-        return DriftingBeta(discount=self.discount, max_age=self.max_age, prior=self.prior, drift=self.drift)
+        return DriftingBeta(prior=self.prior, max_age=self.max_age)
 
     def start(self, tasks: TaskPool) -> State:
         """The state before any evidence."""
@@ -115,14 +114,14 @@ class Posterior:
         check_owner(self.name, state)
         after, visits = ledger.fold(state, evidence, self.model)
         for visit in visits:
-            after = self.drift.learn(after, visit, self.beliefs(visit.before, visit.version))
-            after = self._mark(after, visit.rows)
+            after = self._mark(self.model.learn(after, visit), visit.rows)
         return after
 
     def _mark(self, state: State, rows: Ints) -> State:
         """Retire and re-admit by what is believed right after a visit: only evidence changes a mark."""
         c = state.columns
-        solved = probability_at_least(c.passes[rows], c.fails[rows], self.solved)
+        standing = self.model.of(state, state.version, rows)
+        solved = probability_at_least(standing.alpha, standing.beta, self.solved)
         before = c.retired[rows]
         retired = np.where(before == 1, solved >= self.readmit_when, solved > self.retire_when).astype(np.int64)
         columns = c.copies()
@@ -161,7 +160,7 @@ class Posterior:
         return np.where(state.columns.retired == 1, 4, code)
 
     def _looks(self, state: State, policy_version: int, budget: int, rng: np.random.Generator) -> list[Pick]:
-        """Small groups: first retired tasks that are due, then, kin by kin, what was not seen for longest."""
+        """Small groups: first retired tasks that are due, then, feature by feature, what was not seen for longest."""
         n = int(self.probe_share * budget / self.small + rng.random())
         age = policy_version - state.columns.last_version
         retired = state.columns.retired == 1
@@ -171,11 +170,10 @@ class Posterior:
             self._look(int(r), "retired", f"retired, not looked at for {age[r]} versions (every {self.recheck_every})")
             for r in due
         ]
-        for r in _longest_unseen(state, ~retired, age, n - len(due), rng):
+        for feature, r in _longest_unseen(state, ~retired, age, n - len(due), rng):
             seen = state.columns.last_version[r]
             why = "never seen" if seen < 0 else f"last seen at version {seen}"
-            kin = state.tasks.kin_names[state.tasks.kin_N[r]]
-            picks.append(self._look(r, "probe", f"probe of kin {kin}: {why}"))
+            picks.append(self._look(r, "probe", f"probe of {feature}: {why}"))
         return picks
 
     def _look(self, row: int, word: str, why: str) -> Pick:
@@ -203,7 +201,7 @@ class Posterior:
         drawn = rng.beta(beliefs.alpha_N, beliefs.beta_N)
         score = self._score(beliefs, drawn, self.group_size)
         larger = self._score(beliefs, drawn, self.large)
-        large = (state.columns.visits > 0) & (larger > self.large_gain * score)
+        large = (state.columns.visits > 0) & (larger > self.large_gain * score) & (self.large <= budget)
         score = np.where(large, larger, score) * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
         score[list(taken)] = -1.0
         size = np.where(large, self.large, self.group_size)
@@ -231,7 +229,6 @@ class Posterior:
         c, beliefs = state.columns, self.beliefs(state, policy_version)
         a, b = beliefs.alpha_N[row : row + 1], beliefs.beta_N[row : row + 1]
         low, high = interval_90(a, b)
-        kin = state.tasks.kin_N[row]
         expected = mixed_predictive(beliefs.alpha_N, beliefs.beta_N, self.group_size)
         rank = int((expected > expected[row]).sum()) + 1
         word = WORDS[self.words(state, beliefs)[row]]
@@ -245,21 +242,33 @@ class Posterior:
             f"newest visit: {c.batch_passes[row]} of {c.batch_size[row]} at version {c.last_version[row]}"
             if c.visits[row]
             else "newest visit: none",
-            f"kin {state.tasks.kin_names[kin]}: mean {beliefs.kin_mean_K[kin]:.2f}, "
-            f"worth {beliefs.strength:.1f} rollouts as a prior",
+            prior_line(state, beliefs, row),
             f"P(p >= {self.solved:.2f}) = {probability_at_least(a, b, self.solved)[0]:.2f}; "
             f"retires above {self.retire_when:.2f}, returns below {self.readmit_when:.2f}",
             f"P(a group of {self.group_size} carries gradient) = {expected[row]:.2f}: rank {rank} of {len(expected)}",
         )
 
 
-def _longest_unseen(state: State, free_N: Bools, age: Ints, n: int, rng: np.random.Generator) -> list[int]:
-    """Up to `n` rows of `free_N`, one from each of `n` random kin: the longest unseen of its kin, ties at random."""
-    found: list[int] = []
-    for kin in rng.permutation(len(state.tasks.kin_names)):
-        if len(found) >= n:
-            break
-        rows = np.flatnonzero(free_N & (state.tasks.kin_N == kin))
+def prior_line(state: State, beliefs: Beliefs, row: int) -> str:
+    """What a task's features say of it, the weightiest first, in logits."""
+    kinship, weight = state.tasks.kinship, state.learned.weight_F
+    borne = sorted(kinship.borne_by(row), key=lambda f: -abs(weight[f]))
+    parts = ", ".join(f"{kinship.names[f]} {weight[f]:+.2f}" for f in borne)
+    if state.columns.gain[row]:
+        parts += f", its own lessons {state.columns.gain[row]:+.2f}"
+    mean = beliefs.prior_mean_N[row]
+    return f"prior {mean:.2f}, worth {beliefs.strength:.1f} rollouts; in logits: {parts}"
+
+
+def _longest_unseen(
+    state: State, free_N: Bools, age: Ints, n: int, rng: np.random.Generator
+) -> Iterator[tuple[str, int]]:
+    """Up to `n` features at random, each with the longest unseen of the free tasks that bear it, ties at random."""
+    kinship, free_N = state.tasks.kinship, free_N.copy()
+    features = rng.permutation(np.arange(1, len(kinship.names))) if len(kinship.names) > 1 else np.array([0])
+    for feature in features[: max(n, 0)]:
+        rows = np.flatnonzero(free_N & kinship.bearers(int(feature)))
         if len(rows):
-            found.append(int(rng.choice(rows[age[rows] == age[rows].max()])))
-    return found
+            row = int(rng.choice(rows[age[rows] == age[rows].max()]))
+            free_N[row] = False
+            yield kinship.names[feature], row

@@ -10,18 +10,24 @@ import numpy as np
 
 from training.curriculum.base import CurriculumError
 from training.curriculum.ledger import Columns, Ignored, State, TaskIndex
+from training.curriculum.prior import Learned
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def to_json(state: State) -> dict[str, Any]:
     """Plain JSON data; equal states give equal data."""
-    kin = [state.tasks.kin_names[k] for k in state.tasks.kin_N]
+    tasks, learned = state.tasks, state.learned
     return {
         "schema_version": SCHEMA_VERSION,
         "strategy": state.strategy,
         "version": state.version,
-        "tasks": {"ids": list(state.tasks.ids), "digests": list(state.tasks.digests), "kin": kin},
+        "tasks": {
+            "ids": list(tasks.ids),
+            "digests": list(tasks.digests),
+            "features": tasks.kinship.names_of_tasks(),
+        },
+        "learned": {f.name: getattr(learned, f.name).tolist() for f in dataclasses.fields(Learned)},
         "columns": {f.name: getattr(state.columns, f.name).tolist() for f in dataclasses.fields(Columns)},
         "seen": [[version, sorted(ids)] for version, ids in state.seen],
         "ignored": dataclasses.asdict(state.ignored),
@@ -46,8 +52,9 @@ def from_json(data: Mapping[str, Any]) -> State:
         raise CurriculumError(f"columns {wrong} do not have one value a task ({len(template.passes)}); file damaged")
     return State(
         strategy=data["strategy"],
-        tasks=TaskIndex.of(data["tasks"]["ids"], data["tasks"]["digests"], data["tasks"]["kin"]),
+        tasks=TaskIndex.of(data["tasks"]["ids"], data["tasks"]["digests"], data["tasks"]["features"]),
         columns=Columns(**columns),
+        learned=Learned(**{name: np.array(values) for name, values in data["learned"].items()}),
         version=data["version"],
         seen=tuple((version, frozenset(ids)) for version, ids in data["seen"]),
         ignored=Ignored(**data["ignored"]),
