@@ -85,8 +85,8 @@ def make_warm_start(desk: Desk, run: Runner, pools: PoolConfig, config: WarmStar
     ]
     policy = seed_policy = run(_seed_policy(desk, taught[0], config))
     for lesson, pool in zip(config.lessons, taught, strict=True):
-        demonstrations = run(_demonstrate(desk, seed_policy, pool, lesson, config.concurrency))
-        policy = run(_imitate(desk, policy, demonstrations, lesson, config.batch_size))
+        demonstrations = run(demonstrate(desk, seed_policy, pool, lesson, config.concurrency))
+        policy = run(learn(desk, policy, (demonstrations,), lesson, config.batch_size))
     return policy
 
 
@@ -103,7 +103,9 @@ def _seed_policy(desk: Desk, pool: TaskPool, config: WarmStartConfig) -> Work:
     return Work(stage=SEED_POLICY, parents=(), section=section, make=make)
 
 
-def _demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, lesson: Lesson, concurrency: int) -> Work:
+def demonstrate(desk: Desk, policy: Manifest, pool: TaskPool, lesson: Lesson, concurrency: int) -> Work:
+    """One demonstration of each task of `pool`, in tokens of `policy`: a rollouts artifact."""
+
     def make(out: Path, scratch: Path) -> int:
         journal = Journal(scratch)
         boxes = WatchedBoxes(desk.workshop.boxes)
@@ -147,13 +149,14 @@ async def _groups(
         await engine.aclose()
 
 
-def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, lesson: Lesson, batch_size: int) -> Work:
+def learn(desk: Desk, policy: Manifest, demonstrations: tuple[Manifest, ...], lesson: Lesson, batch_size: int) -> Work:
+    """Train `policy` on what was said in rollouts artifacts: a model folder. Its rows are the optimizer updates."""
     from training.warm_start import imitate
 
     def make(out: Path, scratch: Path) -> int:
         return imitate(
             desk.store.path(policy),
-            [m for g in read_groups(desk, demonstrations) for m in g.members],
+            [m for done in demonstrations for g in read_groups(desk, done) for m in g.members],
             out,
             passes=lesson.passes,
             batch_size=batch_size,
@@ -163,7 +166,7 @@ def _imitate(desk: Desk, policy: Manifest, demonstrations: Manifest, lesson: Les
         )
 
     section = [lesson.passes, batch_size, lesson.learning_rate]
-    return Work(stage=IMITATE, parents=(policy, demonstrations), section=section, make=make)
+    return Work(stage=IMITATE, parents=(policy, *demonstrations), section=section, make=make)
 
 
 def _shown(desk: Desk, label: str) -> Callable[[int, int, float], None]:
