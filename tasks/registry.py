@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,15 @@ from typing import Any
 
 from environments.types import Group, Judged, TaskPool, Trajectory, Unjudged
 from infra.digests import digest_folder, digest_of
-from infra.registry import Registry
+from infra.registry import DIGEST_TAG, Registry
 from infra.traces import SpanRecord, TraceRecord, log_traces
 from infra.tracking import TrackedRun, Tracking
 from tasks.benchmark import BenchmarkConfig, Benchmarked
 from tasks.policies import Policy
 from tasks.stage import Desk, code_version
 from training.evaluation.promotion import Measurement, PromotionRule, PromotionVerdict, decide
+
+POLICY_VERSION_TAG = "longbreath.policy_version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +85,53 @@ def open_registry(uri: str, config: TrackingConfig, home: Path) -> Registry:
     return Registry(uri, config.model_name, ledger=home / f"promotions-{config.model_name}.jsonl")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A registered version, its model folder on this machine."""
+
+    version: int
+    policy_version: int
+    sha256: str
+    folder: Path
+
+
+def fetch(registry: Registry, version: int, place: Path) -> Version:
+    """A version's model folder below `place`, downloaded when it is not there. Raises TrackingError."""
+    tags = registry.tags(version)
+    folder = place / tags[DIGEST_TAG][:16]
+    if not folder.exists():
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place) as half:
+            registry.download(version, Path(half)).rename(folder)
+    return Version(
+        version=version, policy_version=int(tags[POLICY_VERSION_TAG]), sha256=tags[DIGEST_TAG], folder=folder
+    )
+
+
+def champion_at(registry: Registry, at_s: float, place: Path) -> Version | None:
+    """The champion of a moment (seconds since 1970), by the ledger; None before the first promotion."""
+    moves = [move for move in registry.history() if move.at_s <= at_s]
+    return fetch(registry, moves[-1].champion, place) if moves else None
+
+
+def rival_of(registry: Registry, sha256: str) -> int | None:
+    """The version that a candidate of this content must beat: the champion, or the one whose place it took.
+
+    None where there is none: then the candidate must beat what it was trained from.
+    """
+    champion = registry.aliases().get("champion")
+    if champion is None or champion != registry.version_of(sha256):
+        return champion
+    return next((move.previous for move in registry.history() if move.champion == champion), None)
+
+
 def settle(
     desk: Desk, run: TrackedRun, registry: Registry, policy: Policy, verdict: PromotionVerdict, folder: Path
 ) -> int:
-    """Register the candidate, save the verdict, move the champion if it says so; the version."""
+    """Register the candidate, save the verdict, move the champion if it says so; the version.
+
+    A version that was the champion before is left where it is: a run that is repeated must not undo a rollback.
+    """
     path = folder / "verdict.json"
     path.write_text(json.dumps(dataclasses.asdict(verdict), indent=1))
     run.artifact(path)
@@ -96,7 +142,7 @@ def settle(
         sha256=digest_folder(weights),
         tags={
             "longbreath.run_id": desk.run_id,
-            "longbreath.policy_version": str(policy.version),
+            POLICY_VERSION_TAG: str(policy.version),
             "longbreath.policy_key": policy.manifest.key,
             "longbreath.code_version": code_version(),
             "longbreath.evaluation": verdict.evaluation_digest,
@@ -104,7 +150,7 @@ def settle(
         },
     )
     registry.set_candidate(version)
-    if verdict.promote:
+    if verdict.promote and not any(row.champion == version for row in registry.history()):
         registry.promote(version, reason=verdict.reasons[0], at_s=time.time())
     run.tag({"longbreath.verdict": "promote" if verdict.promote else "refuse", "longbreath.version": str(version)})
     return version
