@@ -35,9 +35,12 @@ class RunNotes:
 
     def manifests(self, kind: str) -> list[Manifest]:
         """The run's artifacts of one kind, in the order they were made, each once."""
+        return list({m.key: m for m in self.all_manifests() if m.kind == kind}.values())
+
+    def all_manifests(self) -> list[Manifest]:
+        """Every artifact that the run made or used, as it noted them; none once they have expired."""
         path = self.folder / STAGES
-        found = records.read_jsonl(Manifest, path) if path.exists() else []
-        return list({m.key: m for m in found if m.kind == kind}.values())
+        return records.read_jsonl(Manifest, path) if path.exists() else []
 
     def result(self) -> dict[str, Any] | None:
         """What the finished run reported, None while it is unfinished."""

@@ -10,7 +10,8 @@ from infra import records
 from infra.manifest import Manifest
 from tasks.stage import Runner, Work
 
-STAGES = "stages.jsonl"
+STAGES, EXPIRED = "stages.jsonl", "expired.jsonl"
+"""A run's manifests in order; and how that file is called once `flows.maintenance` has dropped the artifacts."""
 
 
 @dataclass

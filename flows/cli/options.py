@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from flows.place import default_home
+
 if TYPE_CHECKING:
     from flows.config import RunConfig
-
-
-def default_home() -> Path:
-    """Where runs are kept: LONGBREATH_HOME, or `.longbreath` below the present folder."""
-    return Path(os.environ.get("LONGBREATH_HOME", ".longbreath")).resolve()
 
 
 @Parameter(name="*")
