@@ -90,6 +90,25 @@ def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool 
             )
 
 
+@contextmanager
+def open_shard_desk(home: Home, config: RunConfig, progress: Progress, *, salt: str, shard: str) -> Iterator[Desk]:
+    """A desk for a part of the run that another process holds. Raises RunLocked when this part is held, StoreError."""
+    store, place = home.store, home.root / "work"
+    with (
+        store.lock(f"{config.run_id}.{shard}"),
+        Workshop(config.engine, place / f"{config.run_id}.{shard}") as workshop,
+    ):
+        yield Desk(
+            run_id=f"{config.run_id}.{shard}",
+            store=store,
+            workshop=workshop,
+            progress=progress,
+            work=place,
+            seed=config.seed,
+            salt=salt,
+        )
+
+
 def _note_attempt(folder: Path, config: RunConfig, *, fresh: bool) -> tuple[str, int]:
     _replace(folder / "config.json", to_json(config))
     path = folder / "attempts.json"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from environments.types import Group, Judged, TaskPool
 from flows.config import RunConfig
+from flows.shards import roll_out_plan
 from infra.manifest import Manifest
 from tasks.benchmark import BenchmarkConfig, Benchmarked, benchmark
 from tasks.judge import judge_rollouts, read_judged
@@ -21,7 +22,7 @@ from tasks.pass_rates import (
 from tasks.policies import Policy
 from tasks.quality import check_quality
 from tasks.report import TrainingRecord
-from tasks.rollouts import RolloutPlan, read_groups, roll_out
+from tasks.rollouts import RolloutPlan, read_groups
 from tasks.stage import Desk, Runner
 from tasks.train import train
 from training.curriculum.base import Selection
@@ -94,6 +95,7 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
             selection=training.selection,
             groups=training.groups,
             verdicts=training.verdicts,
+            quality=training.quality,
             measured_apart=0 if probes is None else sum(len(g.members) for g in probes.groups),
             zero_gradient=zero_gradient(evidence, training.selection, config.curriculum),
         ),
@@ -140,7 +142,7 @@ def _measure(
         sampling=config.rollouts.sampling(config.seed),
         label="probe" if probes else "roll out",
     )
-    rollouts = run(roll_out(desk, plan, parents=(chosen,), config=config.rollouts, gates=config.gates))
+    rollouts = roll_out_plan(desk, run, config, plan, (chosen,))
     judged = run(
         judge_rollouts(
             desk, rollouts, pool, gates=config.gates, concurrency=config.rollouts.concurrency, iteration=number

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from environments.gates.judge import GateConfig, check_prefix
@@ -20,7 +20,10 @@ from infra.manifest import Manifest
 from tasks.policies import Policy
 from tasks.stage import Desk, Stage, Work
 
+SCHEMA_VERSION = 1
+
 ROLL_OUT = Stage(name="roll_out", version=1, kind="rollouts")
+MERGE = Stage(name="merge_rollouts", version=1, kind="rollouts")
 GROUPS_FILE = "groups.parquet"
 
 
@@ -115,6 +118,11 @@ class RolloutPlan:
     sampling: Sampling
     label: str = "roll out"
 
+    def split(self, parts: int) -> tuple[RolloutPlan, ...]:
+        """The plan in at most `parts` plans of nearly equal size. What a rollout becomes does not depend on it."""
+        dealt = (self.requests[number::parts] for number in range(parts))
+        return tuple(replace(self, requests=requests) for requests in dealt if requests)
+
 
 def roll_out(
     desk: Desk, plan: RolloutPlan, *, parents: tuple[Manifest, ...], config: RolloutConfig, gates: GateConfig
@@ -181,6 +189,26 @@ def write_rollouts(groups: Sequence[Group], journal: Journal, out: Path) -> int:
     out.mkdir()
     shutil.copytree(journal.states, out / "states")
     return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
+
+
+def merge(desk: Desk, plan: RolloutPlan, parts: tuple[Manifest, ...], *, parents: tuple[Manifest, ...]) -> Work:
+    """The rollouts of a plan that was done in parts, in the plan's order: as if it had been done in one."""
+
+    def make(out: Path, scratch: Path) -> int:
+        made = {g.group_id: g for part in parts for g in read_groups(desk, part)}
+        for part in parts:
+            shutil.copytree(desk.store.path(part) / "states", out / "states", dirs_exist_ok=True)
+        groups = [made[r.group_id] for r in plan.requests if r.group_id in made]
+        return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
+
+    return Work(
+        stage=MERGE,
+        parents=(plan.policy.manifest, *parents, *parts),
+        section=[],
+        make=make,
+        iteration=plan.iteration,
+        schema_version=records.schema_version(Group),
+    )
 
 
 def read_groups(desk: Desk, manifest: Manifest) -> list[Group]:

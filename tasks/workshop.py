@@ -28,14 +28,24 @@ class EngineConfig:
     """Who samples. `local`: transformers in this process. `vllm`: a server at `url`.
 
     `rows` is how many sessions decode together, `threads` how many processor threads they may use.
+
+    `deployment` names a Prefect deployment ('rollouts/gpu', see `infra/prefect.yaml`) that does the training rollouts
+    elsewhere, in `shards` parts at a time; it shares the artifact store. Empty: this process does them.
     """
 
     kind: str = "local"
     url: str = ""
     rows: int = 64
     threads: int = 1
+    deployment: str = ""
+    shards: int = 1
 
     def __post_init__(self) -> None:
+        if self.shards < 1 or (self.shards > 1 and not self.deployment):
+            raise ValueError(
+                f"engine.shards is {self.shards} with deployment {self.deployment!r}; want at least 1, and more than 1 "
+                f"only with a deployment that does them"
+            )
         if self.kind not in ("local", "vllm"):
             raise ValueError(f"engine.kind is {self.kind!r}; want 'local' or 'vllm'")
         if (self.kind == "vllm") != bool(self.url):
