@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -80,6 +81,30 @@ def render_report(data: ReportData) -> str:
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     template = _environment().get_template("report.html.jinja")
     return template.render(data=data, fig=figures, script=Markup(_SCRIPT), script_hash=digest)
+
+
+def render_plots(data: ReportData) -> dict[str, str]:
+    """The report's main charts as pictures of their own: name -> SVG document with its legend."""
+    style = _environment().get_template("report.css.jinja").render()
+    charts = {
+        "learning_curve": figures.learning_curve(data),
+        "success_by_horizon": figures.horizon_curve(data),
+        "zero_gradient": figures.zero_gradient(data),
+    }
+    return {name: _picture(str(chart), style) for name, chart in charts.items()}
+
+
+def _picture(chart: str, style: str) -> str:
+    """A legend (HTML) and a chart (SVG) as one SVG document: the legend above, the whole in the chart's width."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', chart)
+    assert found is not None, "every figure is an svg.canvas"
+    width, height = float(found[1]), float(found[2]) + 60
+    inside = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}"><style>{style}</style>'
+        f'<foreignObject width="100%" height="100%"><body xmlns="http://www.w3.org/1999/xhtml">{inside}</body>'
+        f"</foreignObject></svg>"
+    )
 
 
 def write_report(data: ReportData, path: Path) -> None:

@@ -58,14 +58,13 @@ class Page:
         """Events of these kinds."""
         return [e["params"] for e in self.events if e["method"] in methods]
 
-    async def screenshot(self, path: Path, *, width: int, dark: bool) -> None:
-        """The whole page as PNG."""
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+    async def screenshot(self, path: Path, *, width: int, height: int) -> None:
+        """The top left of the page as PNG, in the light scheme."""
+        scheme = [{"name": "prefers-color-scheme", "value": "light"}]
         await self.send("Emulation.setEmulatedMedia", features=scheme)
-        await self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
-        )
-        shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        size = {"width": width, "height": height}
+        await self.send("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False)
+        shot = await self.send("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
 
 

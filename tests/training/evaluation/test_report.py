@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from browser import CHROMIUM, page
 from report_sample import HOSTILE, sample_report
 
 from infra.records import from_json, to_json
-from training.evaluation.report import duration, render_report, shade, visible, write_report
+from training.evaluation.report import duration, render_plots, render_report, shade, visible, write_report
 from training.evaluation.report_data import ReportData
 from training.evaluation.report_views import choose_examples
 
@@ -60,6 +61,17 @@ def test_tokens_are_shaded_by_their_probability() -> None:
     assert [shade(p) for p in (1.0, 0.95, 0.9, 0.5, 0.3, 0.02, 0.0005)] == [0, 0, 1, 2, 3, 6, 9]
     assert [duration(s) for s in (0.014, 4.2, 41, 200, 7500)] == ["14 ms", "4.2 s", "41 s", "3 min 20 s", "2 h 05 min"]
     assert visible("a\x00\x1b\n\x9b\udc80") == "a␀␛\n\ufffd?"
+
+
+def test_the_plots_are_documents_of_their_own_with_their_legends(data: ReportData) -> None:
+    plots = render_plots(data)
+    assert list(plots) == ["learning_curve", "success_by_horizon", "zero_gradient"]
+    for plot in plots.values():
+        root = ElementTree.fromstring(plot)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert root.find(".//{http://www.w3.org/1999/xhtml}li") is not None
+        assert root.find(".//{http://www.w3.org/2000/svg}svg/*") is not None
+        assert not re.search(r"(src|href|url)[=(]", plot)
 
 
 def test_a_record_whose_rows_do_not_fit_its_tasks_is_refused(data: ReportData) -> None:
