@@ -49,6 +49,10 @@ def main() -> None:
     app = App(
         name="longbreath",
         help="Turn a language model that is good for two steps into an agent that holds for fifty.",
+        help_epilogue=(
+            "Exit codes: 0 done; 1 the run failed; 2 bad input; 3 refused; 4 another process holds the run; "
+            "130 interrupted. --json prints one object as the last line of standard output; README.md lists its keys."
+        ),
         version_flags=["--version"],
         result_action="return_value",
     )

@@ -27,8 +27,8 @@ def list_(*, common: Common = Common()) -> int:  # noqa: B008 - frozen
         rows = []
         for run_id in home.run_ids():
             result = RunNotes(home, run_id).result()
-            rows.append({"run_id": run_id, "finished": result is not None})
             held = (result or {}).get("held_out")
+            rows.append({"run_id": run_id, "finished": result is not None, "held_out": held})
             cells = [f"{held[k]['mean']:.1%}" for k in ("before", "after", "gain")] if held else ["", "", ""]
             table.add_row(run_id, "finished" if result else "unfinished", *cells)
         console().print(table)

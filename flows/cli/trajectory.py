@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 from rich.markup import escape
@@ -37,16 +37,41 @@ def show(run_id: str, rollout_id: str = "", *, common: Common = Common()) -> int
         if rollout_id:
             trajectory, judged = find_trajectory(home, run_id, rollout_id)
             _print(trajectory, judged)
-            common.emit({"rollout_id": rollout_id, "status": trajectory.status, "reward": judged.reward})
+            common.emit(_answer(trajectory, judged))
             return 0
         rows = trajectories_of(home, run_id)
         for trajectory, judged in rows:
             mark = "[green]pass[/]" if judged.passed else "[red]fail[/]"
             console().print(f"{mark} {trajectory.rollout_id}  {len(trajectory.turns)} turns  {trajectory.status}")
-        common.emit({"rollouts": [t.rollout_id for t, _ in rows]})
+        common.emit({"rollouts": [_row(t, j) for t, j in rows]})
         return 0
 
     return guarded(work)
+
+
+def _row(trajectory: Trajectory, judged: Judged) -> dict[str, Any]:
+    return {
+        "rollout_id": trajectory.rollout_id,
+        "task_id": trajectory.task_id,
+        "status": trajectory.status,
+        "num_turns": len(trajectory.turns),
+        "reward": judged.reward,
+        "passed": judged.passed,
+    }
+
+
+def _answer(trajectory: Trajectory, judged: Judged) -> dict[str, Any]:
+    """A row, and the turns and gates to read; `gates` is empty where the rollout could not be judged."""
+    from environments.types import Verdict
+
+    shown = ("index", "thought", "action", "observation", "exit_code", "error_class", "duration_s")
+    gates = judged.result.gates if isinstance(judged.result, Verdict) else ()
+    return {
+        **_row(trajectory, judged),
+        "turns": [{name: getattr(turn, name) for name in shown} for turn in trajectory.turns],
+        "final_payload": trajectory.final_payload,
+        "gates": [{"name": g.name, "outcome": g.outcome, "detail": g.detail} for g in gates],
+    }
 
 
 def _print(trajectory: Trajectory, judged: Judged) -> None:

@@ -1,7 +1,8 @@
-"""A finished run's folder, made of real artifacts: what the commands that look back read."""
+"""A finished run's folder, made of real artifacts: what the commands that look back read; and what README promises."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from environments.rollout import GroupRequest
@@ -22,6 +23,17 @@ CONFIG = with_flags(
     preset("tiny"),
     ("pool.train_tasks=12", "pool.held_out_tasks=4", "curriculum.tasks_per_iteration=4", "curriculum.group_size=4"),
 )
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def documented(command: str) -> set[str]:
+    """The keys in the table's row of that command: names in backticks, outside brackets."""
+    row = next(line for line in README.read_text().splitlines() if line.startswith("|") and f"`{command}`" in line)
+    text = row.split("|")[2]
+    while re.search(r"[\[{(][^\[\]{}()]*[\]})]", text):
+        text = re.sub(r"[\[{(][^\[\]{}()]*[\]})]", "", text)
+    return set(re.findall(r"`(\w+)`", text))
 
 
 def a_run(root: Path, config: RunConfig = CONFIG, *, iterations: int = 2) -> TaskPool:
