@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export HF_HUB_OFFLINE := 1
 
-.PHONY: run test check test-slow test-harnesses lock clean
+.PHONY: run test check test-slow test-harnesses deploy lock clean
 
 run: $(VENV)/.ready
 	$(BIN)/longbreath finetune --preset tiny $(ARGS)
@@ -40,6 +40,10 @@ $(VENV)/.ready: pyproject.toml $(LOCK)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --no-deps -r $(LOCK)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	touch $@
+
+# The work pools, deployments and alarms of infra/prefect.yaml, on the server that PREFECT_API_URL names.
+deploy: $(VENV)/.ready
+	PATH=$(CURDIR)/$(BIN):$$PATH infra/deploy.sh
 
 lock:
 	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --override infra/locks/overrides.txt \

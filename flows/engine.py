@@ -1,4 +1,4 @@
-"""Prefect as the runner of stages: retries, caching by content key, run names, artifacts.
+"""Prefect as the runner of stages: retries, caching by content key, run names, and the log of a deployed run.
 
 The content key is also Prefect's cache key. A result that Prefect remembers but the store cannot verify counts as a
 miss. No Prefect task per rollout or turn: one per stage.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from logging import LoggerAdapter
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,7 @@ import psutil
 from infra.engines.base import EngineError
 from infra.manifest import Manifest
 from infra.store import StoreError
-from tasks.pass_rates import decision_rows
 from tasks.progress import Progress
-from tasks.report import TrainingRecord
 from tasks.stage import Desk, Work, perform
 from training.errors import StepLost
 
@@ -64,6 +63,29 @@ def wait_for_prefect(progress: Progress) -> None:
         mend = f"start the server at {url}, or unset PREFECT_API_URL" if url else "look at its log above; try again"
         raise PrefectUnready(f"Prefect cannot be reached: {error}. Mend: {mend}") from error
     progress.say(f"Prefect: ready after {time.monotonic() - started:.1f} s")
+
+
+@dataclass
+class FlowLog:
+    """`tasks.progress.Progress` for a run that nobody watches: what is said, and each stage, is a line of its log."""
+
+    log: LoggerAdapter[Any]
+
+    def say(self, text: str) -> None:
+        """See `Progress.say`; marks for a terminal are left out."""
+        from rich.text import Text
+
+        self.log.info(Text.from_markup(text).plain)
+
+    def begin(self, stage: str, *, iteration: int | None, total: int) -> None:
+        """See `Progress.begin`."""
+        self.say(stage if iteration is None else f"iteration {iteration + 1}: {stage}")
+
+    def advance(self, units: int = 1) -> None:
+        """See `Progress.advance`."""
+
+    def show(self, **figures: float) -> None:
+        """See `Progress.show`."""
 
 
 @dataclass
@@ -116,21 +138,3 @@ def _is_ours(_task: Any, _task_run: Any, state: Any) -> bool:
     """Retry what may pass by itself: a fault of engine, host or store, a killed process. Bad input and bugs fail."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, (EngineError, StoreError, StepLost, OSError))
-
-
-def publish_artifacts(desk: Desk, record: TrainingRecord) -> None:
-    """Put an iteration where Prefect's page shows it: what was chosen and why, and how it went."""
-    from prefect.artifacts import create_markdown_artifact, create_table_artifact
-
-    key = f"{desk.run_id}-{record.number + 1:03d}".lower().replace("_", "-")
-    create_table_artifact(key=f"selection-{key}", table=decision_rows(record.selection.decisions))
-    zero = record.zero_gradient
-    passed = sum(v.passed for v in record.verdicts)
-    lines = [
-        f"## Iteration {record.number + 1} of {desk.run_id}",
-        f"- {passed} of {len(record.verdicts)} rollouts passed",
-        f"- groups without gradient: {zero.zero_gradient_share:.0%} "
-        f"({zero.all_fail.groups} all fail, {zero.all_pass.groups} all pass, {zero.mixed.groups} mixed)",
-        f"- {zero.alarm}" if zero.alarm else "- no alarm",
-    ]
-    create_markdown_artifact(key=f"iteration-{key}", markdown="\n".join(lines))

@@ -9,22 +9,26 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 
 from environments.types import TaskPool
+from flows.artifacts import publish_end, publish_iteration
 from flows.config import RunConfig
-from flows.engine import PrefectRunner, end_orphaned_servers, publish_artifacts, wait_for_prefect
+from flows.engine import FlowLog, PrefectRunner, end_orphaned_servers, wait_for_prefect
 from flows.home import Home, note_finished, open_desk
 from flows.loop import RunState, benchmark_policy, iterate
 from flows.noted import STAGES, Noted
+from flows.promote import reigning
 from flows.results import result_of
 from infra import records
+from infra.registry import Registry
 from infra.tracking import TrackedRun
 from tasks.benchmark import Benchmarked
 from tasks.pass_rates import Curriculum
 from tasks.policies import Policy, adopt
 from tasks.pools import make_pools
-from tasks.progress import Progress, Silent
+from tasks.progress import Progress
+from tasks.quality import DOCS
 from tasks.registry import (
     judge_candidate,
     log_some_traces,
@@ -34,7 +38,15 @@ from tasks.registry import (
     settle,
     start_run,
 )
-from tasks.report import RunRecord, TrainingRecord, iteration_metrics, report_data, write_report
+from tasks.report import (
+    PLOTS,
+    RunRecord,
+    TrainingRecord,
+    iteration_metrics,
+    report_data,
+    write_plots,
+    write_report,
+)
 from tasks.stage import Desk, Runner, code_version
 
 _progress: ContextVar[Progress] = ContextVar("progress")
@@ -56,7 +68,7 @@ def run_finetune(home: Path, config: RunConfig, *, progress: Progress, fresh: bo
 @flow(name="finetune", validate_parameters=False)  # type: ignore[untyped-decorator]
 def finetune(home: str, config: str, fresh: bool = False) -> dict[str, Any]:
     """The flow, deployable: `config` is a whole configuration as JSON, as `config.json` of a run's folder is."""
-    progress = _progress.get(Silent())
+    progress = _progress.get(None) or FlowLog(get_run_logger())
     settings = records.from_json(RunConfig, config.encode(), where="parameter config")
     place = Home(Path(home))
     with open_desk(place, settings, progress, fresh=fresh) as desk:
@@ -70,45 +82,16 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
     (folder / STAGES).unlink(missing_ok=True)
     run = Noted(engine, folder / STAGES)
     uri = config.tracking.uri or home.mlflow_uri
+    registry = open_registry(uri, config.tracking, home.root)
     with _tracked(desk, config, uri) as tracked:
-        pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
-        start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
-        before, *greedy_before = _benchmarks(desk, run, config, start, pools.held_out, "before")
-        state = RunState(
-            policy=start, curriculum=Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
-        )
-        done: list[TrainingRecord] = []
-        for number in range(config.iterations):
-            iteration = iterate(desk, run, config, state, number)
-            state = iteration.after
-            done.append(iteration.record)
-            tracked.metrics(iteration_metrics(desk, done[-1]), step=number, at_s=time.time())
-            publish_artifacts(desk, done[-1])
-            desk.progress.say(_said(done[-1], config.iterations))
-        after, *greedy_after = _benchmarks(desk, run, config, state.policy, pools.held_out, "after")
-        verdict = judge_candidate(
-            measurement(desk, after, config.benchmark, pools.held_out),
-            measurement(desk, before, config.benchmark, pools.held_out),
-            config.benchmark,
-            pools.held_out,
-        )
-        version = settle(desk, tracked, open_registry(uri, config.tracking, home.root), state.policy, verdict, folder)
-        log_some_traces(tracked, after.groups(desk), after.verdicts(desk), config.tracking.traces)
-        record = RunRecord(
-            title=f"{config.name}: {config.pool.suite}",
-            facts=_facts(desk, config, uri),
-            train=pools.train,
-            held_out=pools.held_out,
-            benchmark=config.benchmark,
-            before=before,
-            after=after,
-            greedy=(greedy_before[0], greedy_after[0]) if config.benchmark.greedy else None,
-            iterations=tuple(done),
-            verdict=verdict,
-        )
+        record, version = _trained_and_judged(home, desk, run, config, tracked, registry)
         data = report_data(desk, record, run.wall_s)
         report = write_report(data, folder)
+        data_docs = desk.store.path(record.iterations[-1].quality) / DOCS
         tracked.artifact(report)
+        tracked.artifact(write_plots(data, folder), PLOTS)
+        tracked.artifact(data_docs, "data_docs")
+        publish_end(desk, record.verdict, report=report, data_docs=data_docs, mlflow_page=uri)
         result = result_of(
             desk.run_id,
             record,
@@ -124,6 +107,55 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
     (folder / "result.json").write_text(json.dumps(result, indent=1))
     note_finished(home, desk.run_id)
     return result
+
+
+def _trained_and_judged(
+    home: Home, desk: Desk, run: Runner, config: RunConfig, tracked: TrackedRun, registry: Registry
+) -> tuple[RunRecord, int]:
+    """The whole run up to its verdict: its record, and the registered version of what it made."""
+    pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
+    start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
+    before, *greedy_before = _benchmarks(desk, run, config, start, pools.held_out, "before")
+    curriculum = Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
+    policy, done = _iterations(desk, run, config, RunState(policy=start, curriculum=curriculum), tracked)
+    after, *greedy_after = _benchmarks(desk, run, config, policy, pools.held_out, "after")
+    rival = reigning(home, desk, run, config, registry, candidate=policy, before=before, held_out=pools.held_out)
+    verdict = judge_candidate(
+        measurement(desk, after, config.benchmark, pools.held_out),
+        measurement(desk, rival, config.benchmark, pools.held_out),
+        config.benchmark,
+        pools.held_out,
+    )
+    version = settle(desk, tracked, registry, policy, verdict, home.run(desk.run_id))
+    log_some_traces(tracked, after.groups(desk), after.verdicts(desk), config.tracking.traces)
+    record = RunRecord(
+        title=f"{config.name}: {config.pool.suite}",
+        facts=_facts(desk, config, registry.uri),
+        train=pools.train,
+        held_out=pools.held_out,
+        benchmark=config.benchmark,
+        before=before,
+        after=after,
+        greedy=(greedy_before[0], greedy_after[0]) if config.benchmark.greedy else None,
+        iterations=done,
+        verdict=verdict,
+    )
+    return record, version
+
+
+def _iterations(
+    desk: Desk, run: Runner, config: RunConfig, state: RunState, tracked: TrackedRun
+) -> tuple[Policy, tuple[TrainingRecord, ...]]:
+    """Train as often as the configuration says: the last policy, and a record of each iteration."""
+    done: list[TrainingRecord] = []
+    for number in range(config.iterations):
+        iteration = iterate(desk, run, config, state, number)
+        state = iteration.after
+        done.append(iteration.record)
+        tracked.metrics(iteration_metrics(desk, done[-1]), step=number, at_s=time.time())
+        publish_iteration(desk, done[-1], config.iterations)
+        desk.progress.say(_said(done[-1], config.iterations))
+    return state.policy, tuple(done)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ class Progress(Protocol):
 
 @dataclass
 class Silent:
-    """Keeps what was said, shows nothing: for tests and for stages run by a worker."""
+    """Keeps what was said, shows nothing."""
 
     lines: list[str] = field(default_factory=list)
 

@@ -10,6 +10,7 @@ from typing import Any
 from environments.suites.service_repair.acts import act_kind
 from environments.types import Group, Judged, TaskPool
 from infra import records
+from infra.manifest import Manifest
 from tasks.benchmark import BenchmarkConfig, Benchmarked
 from tasks.policies import Policy
 from tasks.stage import Desk
@@ -18,6 +19,7 @@ from training.curriculum.base import Selection
 from training.curriculum.monitor import ZeroGradientReport
 from training.evaluation.comparison import Comparison, compare
 from training.evaluation.promotion import PromotionVerdict
+from training.evaluation.report import render_plots
 from training.evaluation.report import write_report as write_page
 from training.evaluation.report_data import (
     IterationPoint,
@@ -36,14 +38,15 @@ from training.evaluation.report_views import (
 )
 from training.evaluation.runs import runs_of
 
-DATA, PAGE = "report.json", "report.html"
+DATA, PAGE, PLOTS = "report.json", "report.html", "plots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecord:
     """What one iteration left for the report. `policy` is the policy after it.
 
-    `measured_apart`: rollouts that only measured, beside `groups` (the literal rule's look at the whole pool).
+    `quality`: the check of its data, with Data Docs. `measured_apart`: rollouts that only measured, beside `groups`
+    (the literal rule's look at the whole pool).
     """
 
     number: int
@@ -51,6 +54,7 @@ class TrainingRecord:
     selection: Selection
     groups: tuple[Group, ...]
     verdicts: tuple[Judged, ...]
+    quality: Manifest
     measured_apart: int
     zero_gradient: ZeroGradientReport
 
@@ -145,6 +149,15 @@ def write_report(data: ReportData, folder: Path) -> Path:
     (folder / DATA).write_bytes(records.to_json(data))
     write_page(data, folder / PAGE)
     return folder / PAGE
+
+
+def write_plots(data: ReportData, folder: Path) -> Path:
+    """Write the report's main charts as SVG files below `folder`; the folder they are in."""
+    plots = folder / PLOTS
+    plots.mkdir(exist_ok=True)
+    for name, picture in render_plots(data).items():
+        (plots / f"{name}.svg").write_text(picture)
+    return plots
 
 
 def report_data(desk: Desk, run: RunRecord, stage_s: Mapping[str, float]) -> ReportData:

@@ -51,6 +51,7 @@ def an_iteration(tmp_path, number, judged_groups, *, measured_apart=0, probes=()
         ),
         groups=tuple(g for g, _ in judged_groups),
         verdicts=tuple(j for _, verdicts in judged_groups for j in verdicts),
+        quality=perform(desk_at(tmp_path), counting([])),
         measured_apart=measured_apart,
         zero_gradient=ZeroGradientReport(
             policy_version=number,
