@@ -29,8 +29,14 @@ def last_line(done: subprocess.CompletedProcess[str]) -> dict:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> dict:
-    return last_line(run(tmp_path_factory.mktemp("undisturbed"), *STEP))
+def home(tmp_path_factory) -> Path:
+    """Where the undisturbed step was done."""
+    return tmp_path_factory.mktemp("undisturbed")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(home) -> dict:
+    return last_line(run(home, *STEP))
 
 
 def test_a_step_rolls_out_judges_trains_and_says_what_happened(undisturbed):
@@ -97,9 +103,8 @@ def test_killed_at_every_boundary_and_at_random_moments_it_ends_with_the_same_we
         assert last_line(run(home, *STEP))["policy_digest"] == undisturbed["policy_digest"]
 
 
-def test_a_finished_step_is_not_done_again(undisturbed, tmp_path):
-    last_line(run(tmp_path, *STEP))
-    again = run(tmp_path, *STEP)
+def test_a_finished_step_is_not_done_again(undisturbed, home):
+    again = run(home, *STEP)
     assert last_line(again)["policy_digest"] == undisturbed["policy_digest"]
     assert again.stderr.count("done before, reused") >= 5
 
