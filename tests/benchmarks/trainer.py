@@ -36,6 +36,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 MAX_RATIO, RATE, MICROBATCH, GROUP = 5.0, 1e-4, 8, 8
+BATCH = "batch.npz"
 TINY = {
     "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 512,
 }  # fmt: skip
@@ -97,7 +98,7 @@ def prepare(case: Case, folder: Path) -> None:
     rewards = rng.integers(0, 2, len(case.lengths)).astype(float)
     groups = [rewards[i : i + GROUP] for i in range(0, len(rewards), GROUP)]
     advantages = np.concatenate([(g - g.mean()) / g.std(ddof=1) if g.std() else 0 * g for g in groups])
-    np.savez(folder / "batch.npz", ids=ids, behaviour=behaviour, advantages=advantages)
+    np.savez(folder / BATCH, ids=ids, behaviour=behaviour, advantages=advantages)
 
 
 def _tiny(folder: Path) -> Callable[[tuple[int, ...]], np.ndarray]:
@@ -156,7 +157,7 @@ def longbreath(case: Case, folder: Path, *, checkpointing: bool = False) -> Call
     from training.samples import Sample
     from training.trainer import Trainer
 
-    batch = np.load(folder / "batch.npz")
+    batch = np.load(folder / BATCH)
     samples = []
     for i, length in enumerate(case.lengths):
         size = case.prompt + length
@@ -200,7 +201,7 @@ def trl(case: Case, folder: Path, *, checkpointing: bool = False) -> Callable[[]
     )  # fmt: skip
     trainer.current_gradient_accumulation_steps = rows // micro
     optimizer = trainer.create_optimizer()
-    batches = _trl_inputs(case, np.load(folder / "batch.npz"), micro)
+    batches = _trl_inputs(case, np.load(folder / BATCH), micro)
     model: Any = trainer.model.train()
 
     def step() -> float:
@@ -283,8 +284,9 @@ def _has(package: str) -> bool:
 def compare(name: str, contenders: list[str], given: argparse.Namespace) -> list[Result]:
     """All contenders on one case, each in a new process, in turn, `given.rounds` times."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "model"
-        _child(given.trl_python or sys.executable, ["--prepare", name, str(folder)], given)
+        folder = (given.models or Path(place)) / name
+        if not (folder / BATCH).is_file():
+            _child(given.trl_python or sys.executable, ["--prepare", name, str(folder)], given)
         results = []
         for contender in contenders * given.rounds:
             python = given.trl_python if contender.startswith("trl") else sys.executable
@@ -337,6 +339,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="in each process")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each contender")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--models", type=Path, help="keep the prepared models and batches here, and reuse them")
     parser.add_argument("--out", type=Path, help="JSON; cases that it holds already and that are not run stay")
     parser.add_argument("--one", nargs=3, metavar=("CONTENDER", "CASE", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--prepare", nargs=2, metavar=("CASE", "FOLDER"), help=argparse.SUPPRESS)
