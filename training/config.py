@@ -88,7 +88,7 @@ class TrainConfig:
     - `updates_per_batch`: the batch's rollouts are dealt into that many optimizer updates; `passes_per_batch`: how
       often the whole batch is gone through. Above 1 the later updates are off-policy.
     - `token_budget`: tokens of one packed row (microbatch); gradients accumulate over rows.
-    - `chunk_elements`: numbers in one chunk of float32 logits (12.6 million are 50 MB).
+    - `chunk_elements`: numbers in one chunk of float32 logits (12.6 million are 50 MB); None: what suits the device.
     - `start_folder`: the policy that KL to start is measured against, and a KL term of the loss uses.
     - `rare_token_ids`: tokens whose share of the gradient is reported ('wait', 'but', 'check', 'verify').
     - `max_engine_gap`: nats by which engine and trainer may differ on a token of the present policy (`training.step`
@@ -104,7 +104,7 @@ class TrainConfig:
     updates_per_batch: int = 1
     passes_per_batch: int = 1
     token_budget: int = 4096
-    chunk_elements: int = 2**20
+    chunk_elements: int | None = None
     precision: Precision = "float32"
     gradient_checkpointing: bool = False
     lora: LoraAdapter | None = None
@@ -119,8 +119,9 @@ class TrainConfig:
             if getattr(self, name) not in known:
                 raise LossConfigError(f"train.{name} is {getattr(self, name)!r}; want one of {', '.join(known)}")
         for name in ("updates_per_batch", "passes_per_batch", "token_budget", "chunk_elements"):
-            if getattr(self, name) < 1:
-                raise LossConfigError(f"train.{name} is {getattr(self, name)}; want at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise LossConfigError(f"train.{name} is {value}; want at least 1")
         if not self.spike_factor > 1:
             raise LossConfigError(f"train.spike_factor is {self.spike_factor}; want more than 1 (math.inf is off)")
         if not self.max_engine_gap > 0:

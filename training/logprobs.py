@@ -46,8 +46,19 @@ class TokenStats:
 ChunkLoss = Callable[[Tensor, slice], tuple[PerToken, Tensor]]
 
 
-def chunk_tokens_for(vocab_size: int, chunk_elements: int) -> int:
-    """Tokens a chunk, so that a chunk's logits have about `chunk_elements` numbers."""
+# A million logits stay in a processor's cache; a GPU wants large products, and a gibibyte is small to it.
+CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**28}
+MIN_CHUNK_TOKENS = 128
+
+
+def chunk_tokens_for(vocab_size: int, chunk_elements: int | None, device_type: str) -> int:
+    """Tokens a chunk, so that a chunk's logits have about `chunk_elements` numbers.
+
+    None: what suits the device, but no fewer than 128 tokens: each chunk goes through the head's weight twice and its
+    gradient once, which costs more than the products where a large vocabulary leaves few tokens.
+    """
+    if chunk_elements is None:
+        return max(MIN_CHUNK_TOKENS, CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cpu"]) // vocab_size)
     return max(1, chunk_elements // vocab_size)
 
 

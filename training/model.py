@@ -60,10 +60,11 @@ def _check_trainable(folder: Path, model: nn.Module) -> None:
 class PackedPolicy(nn.Module):
     """Body, head and loss as one module, so that a sharded run gathers the head's weight like any other.
 
-    `chunk_elements`: numbers in one chunk of logits. The body runs in `precision` by autocast, the head in float32.
+    `chunk_elements`: numbers in one chunk of logits (None: what suits the device). The body runs in `precision` by
+    autocast, the head in float32.
     """
 
-    def __init__(self, model: Any, *, precision: Precision, chunk_elements: int) -> None:
+    def __init__(self, model: Any, *, precision: Precision, chunk_elements: int | None) -> None:
         super().__init__()
         self.model = model
         self.precision = precision
@@ -112,7 +113,7 @@ class PackedPolicy(nn.Module):
             weight_VH=weight_VH,
             targets_N=row.targets_N,
             temperature_N=row.temperature_N,
-            chunk_tokens=chunk_tokens_for(weight_VH.shape[0], self.chunk_elements),
+            chunk_tokens=chunk_tokens_for(weight_VH.shape[0], self.chunk_elements, device.type),
         )
 
     def forward(

@@ -76,14 +76,14 @@ def flops_per_step(parameters: int, tokens: int, length: int, shape: dict[str, A
     return tokens * (6.0 * parameters + attention)
 
 
-def packed_step(folder: Path, samples: list[Any], device: torch.device, chunk_elements: int) -> Step:
+def packed_step(folder: Path, samples: list[Any], device: torch.device) -> Step:
     """The trainer's own step, all samples in one row."""
     from training.config import TrainConfig
     from training.distributed import single_process
     from training.trainer import Trainer
 
     tokens = sum(len(s.token_ids) for s in samples)
-    config = TrainConfig(token_budget=tokens, precision="bfloat16", chunk_elements=chunk_elements)
+    config = TrainConfig(token_budget=tokens, precision="bfloat16")
     trainer = Trainer(folder, config, world=single_process(device))
     return lambda: trainer.train_step(samples)
 
@@ -172,8 +172,8 @@ def run(
     parameters = make_model(folder, shape, device)
     samples = make_samples(tokens, length, shape["vocab_size"])
     contenders: dict[str, Callable[[], Step]] = {
-        "packed, float32 head": lambda: packed_step(folder, samples, device, 2**28),
-        "packed, TF32 head": lambda: with_tf32(packed_step(folder, samples, device, 2**28)),
+        "packed, float32 head": lambda: packed_step(folder, samples, device),
+        "packed, TF32 head": lambda: with_tf32(packed_step(folder, samples, device)),
         "all logits": lambda: plain_step(folder, samples, device),
     }
     lines = []

@@ -137,4 +137,6 @@ def test_bfloat16_hidden_states_are_scored_in_float32() -> None:
 
 
 def test_a_chunk_has_at_least_one_token() -> None:
-    assert [chunk_tokens_for(v, 1000) for v in (10, 1000, 5000)] == [100, 1, 1]
+    assert [chunk_tokens_for(v, 1000, "cpu") for v in (10, 1000, 5000)] == [100, 1, 1]
+    assert [chunk_tokens_for(v, None, "cpu") for v in (600, 49152, 151936)] == [1747, 128, 128]
+    assert chunk_tokens_for(151936, None, "cuda") == 1766
