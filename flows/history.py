@@ -50,16 +50,30 @@ class RunNotes:
 
 
 def trajectories_of(home: Home, run_id: str) -> list[tuple[Trajectory, Judged]]:
-    """Every judged trajectory of a run, in order."""
+    """Every judged trajectory of a run, in order.
+
+    Benchmarks of two policies hold rollouts of one id, for they meet the same tasks with the same random numbers: so a
+    verdict belongs to the trajectory of the artifact that it was made from.
+    """
     notes, store = RunNotes(home, run_id), home.store
-    groups = [g for m in notes.manifests("rollouts") for g in records.read_parquet(Group, store.path(m) / GROUPS_FILE)]
-    verdicts = {j.rollout_id: j for m in notes.manifests("judged") for j in store.read_records(Judged, m)}
-    return [(t, verdicts[t.rollout_id]) for g in groups for t in g.members if t.rollout_id in verdicts]
+    rollouts = {m.key: m for m in notes.manifests("rollouts")}
+    out: list[tuple[Trajectory, Judged]] = []
+    for judged in notes.manifests("judged"):
+        verdicts = {j.rollout_id: j for j in store.read_records(Judged, judged)}
+        (made_from,) = (rollouts[key] for key in judged.parents if key in rollouts)
+        groups = records.read_parquet(Group, store.path(made_from) / GROUPS_FILE)
+        out += [(t, verdicts[t.rollout_id]) for g in groups for t in g.members]
+    return out
 
 
-def find_trajectory(home: Home, run_id: str, rollout_id: str) -> tuple[Trajectory, Judged]:
-    """One trajectory. Raises ConfigError when the run has none of that id."""
-    for trajectory, judged in trajectories_of(home, run_id):
-        if trajectory.rollout_id == rollout_id:
-            return trajectory, judged
-    raise ConfigError(f"run {run_id} has no rollout {rollout_id!r}; see `longbreath trajectory show {run_id}`")
+def find_trajectory(
+    home: Home, run_id: str, rollout_id: str, *, policy_version: int | None = None
+) -> tuple[Trajectory, Judged]:
+    """One trajectory: of a policy version, or of the newest that has it. Raises ConfigError when there is none."""
+    found = [pair for pair in trajectories_of(home, run_id) if pair[0].rollout_id == rollout_id]
+    wanted = [pair for pair in found if policy_version in (None, pair[0].policy_versions[1])]
+    if not wanted:
+        which = "" if policy_version is None or not found else f" of policy {policy_version}"
+        see = f"see `longbreath trajectory show {run_id}`"
+        raise ConfigError(f"run {run_id} has no rollout {rollout_id!r}{which}; {see}")
+    return wanted[-1]

@@ -18,7 +18,13 @@ app = App(name="trajectory", help="Read trajectories.")
 
 
 @app.command
-def show(run_id: str, rollout_id: str = "", *, common: Common = Common()) -> int:  # noqa: B008 - frozen
+def show(
+    run_id: str,
+    rollout_id: str = "",
+    *,
+    policy: int | None = None,
+    common: Common = Common(),  # noqa: B008 - frozen
+) -> int:
     """Show one trajectory of a run; without ROLLOUT_ID, list those there are.
 
     Parameters
@@ -27,6 +33,8 @@ def show(run_id: str, rollout_id: str = "", *, common: Common = Common()) -> int
         A run, as `longbreath runs list` names it.
     rollout_id: str
         One of its rollouts.
+    policy: int
+        Of which policy version; by default the newest that did this rollout (benchmarks repeat theirs).
     """
 
     def work() -> int:
@@ -35,14 +43,15 @@ def show(run_id: str, rollout_id: str = "", *, common: Common = Common()) -> int
 
         home = Home(common.home)
         if rollout_id:
-            trajectory, judged = find_trajectory(home, run_id, rollout_id)
+            trajectory, judged = find_trajectory(home, run_id, rollout_id, policy_version=policy)
             _print(trajectory, judged)
             common.emit(_answer(trajectory, judged))
             return 0
         rows = trajectories_of(home, run_id)
         for trajectory, judged in rows:
             mark = "[green]pass[/]" if judged.passed else "[red]fail[/]"
-            console().print(f"{mark} {trajectory.rollout_id}  {len(trajectory.turns)} turns  {trajectory.status}")
+            said = f"policy {trajectory.policy_versions[1]}  {len(trajectory.turns)} turns  {trajectory.status}"
+            console().print(f"{mark} {trajectory.rollout_id}  {said}")
         common.emit({"rollouts": [_row(t, j) for t, j in rows]})
         return 0
 
@@ -53,6 +62,7 @@ def _row(trajectory: Trajectory, judged: Judged) -> dict[str, Any]:
     return {
         "rollout_id": trajectory.rollout_id,
         "task_id": trajectory.task_id,
+        "policy_version": trajectory.policy_versions[1],
         "status": trajectory.status,
         "num_turns": len(trajectory.turns),
         "reward": judged.reward,

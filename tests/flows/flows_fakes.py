@@ -48,9 +48,11 @@ def a_run(root: Path, config: RunConfig = CONFIG, *, iterations: int = 2) -> Tas
                 desk, select(desk, curriculum, config.curriculum, policy_version=number, iteration=number, probes=False)
             )
             selection = read_selection(desk, chosen)
-            groups = [_group(r, number) for r in requests_of(selection, pool, prefix=f"i{number:03d}-")]
+            requests = requests_of(selection, pool, prefix=f"i{number:03d}-")
+            groups = [_group(r, number, num_passed=r.size // 2) for r in requests]
             verdicts = [_verdict(m) for g in groups for m in g.members]
-            rollouts, judged = _rollouts(desk, groups), _judged(desk, verdicts)
+            rollouts = _rollouts(desk, groups)
+            judged = _judged(desk, rollouts, verdicts)
             evidence = new_evidence(selection, groups, verdicts)
             folded = perform(desk, fold(desk, curriculum, evidence, judged, iteration=number))
             curriculum = Curriculum(strategy=curriculum.strategy, pool=pool, folded=folded)
@@ -59,7 +61,14 @@ def a_run(root: Path, config: RunConfig = CONFIG, *, iterations: int = 2) -> Tas
     return pool
 
 
-def _group(request: GroupRequest, version: int) -> Group:
+def stored(desk: Desk, request: GroupRequest, version: int, *, passed: bool) -> tuple[Manifest, Manifest]:
+    """The artifacts of one group under a policy version, all of it passed or failed: rollouts and verdicts."""
+    group = _group(request, version, num_passed=request.size if passed else 0)
+    rollouts = _rollouts(desk, [group])
+    return rollouts, _judged(desk, rollouts, [_verdict(m) for m in group.members])
+
+
+def _group(request: GroupRequest, version: int, *, num_passed: int) -> Group:
     usage = Usage(turns=0, calls=1, prompt_tokens=5, completion_tokens=5, wall_s=0.1, sandbox_s=0.0)
     members = tuple(
         Trajectory(
@@ -72,7 +81,7 @@ def _group(request: GroupRequest, version: int) -> Group:
             fault="",
             chains=(),
             turns=(),
-            final_payload="done" if index < request.size // 2 else None,
+            final_payload="done" if index < num_passed else None,
             usage=usage,
             policy_versions=(version, version),
             final_state_uri="",
@@ -104,10 +113,10 @@ def _rollouts(desk: Desk, groups: list[Group]) -> Manifest:
     return perform(desk, Work(stage=stage, parents=(), section=groups, make=make, schema_version=schema))
 
 
-def _judged(desk: Desk, verdicts: list[Judged]) -> Manifest:
+def _judged(desk: Desk, rollouts: Manifest, verdicts: list[Judged]) -> Manifest:
     def make(out: Path, scratch: Path) -> int:
         return records.write_parquet(verdicts, out, cls=Judged)
 
     stage, schema = Stage(name="judge", version=1, kind="judged"), records.schema_version(Judged)
-    name = "judged.parquet"
-    return perform(desk, Work(stage=stage, parents=(), section=verdicts, make=make, name=name, schema_version=schema))
+    given = {"stage": stage, "parents": (rollouts,), "section": verdicts, "schema_version": schema}
+    return perform(desk, Work(**given, make=make, name="judged.parquet"))

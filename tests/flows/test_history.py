@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from flows_fakes import CONFIG, a_run
+from flows_fakes import CONFIG, a_run, stored
 
+from environments.rollout import GroupRequest
 from flows.cli.curriculum import show
 from flows.cli.options import Common
 from flows.history import RunNotes, find_trajectory, trajectories_of
-from flows.home import Home
+from flows.home import Home, open_desk
 from flows.overrides import ConfigError
+from infra import records
+from tasks.pools import make_pools
+from tasks.progress import Silent
 
 RUN = CONFIG.run_id
 
@@ -52,6 +56,22 @@ def test_trajectories_are_found_with_their_verdicts(home):
     assert (trajectory, judged) == rows[0]
     with pytest.raises(ConfigError, match="has no rollout 'none'"):
         find_trajectory(home, RUN, "none")
+
+
+def test_two_benchmarks_hold_rollouts_of_one_id_and_each_keeps_its_own_verdict(tmp_path):
+    a_run(tmp_path, iterations=0)
+    home = Home(tmp_path)
+    with open_desk(home, CONFIG, Silent()) as desk:
+        pool = make_pools(desk.workshop.suite(CONFIG.pool.suite), CONFIG.pool).held_out
+        request = GroupRequest(group_id="bench-t", task=pool.tasks[0], size=1)
+        made = [m for version, passed in ((0, False), (2, True)) for m in stored(desk, request, version, passed=passed)]
+    (home.run(RUN) / "stages.jsonl").write_bytes(b"".join(records.to_json(m) + b"\n" for m in made))
+    seen = [(t.rollout_id, t.policy_versions[1], j.passed) for t, j in trajectories_of(home, RUN)]
+    assert seen == [("bench-t-0", 0, False), ("bench-t-0", 2, True)]
+    assert find_trajectory(home, RUN, "bench-t-0")[1].passed
+    assert not find_trajectory(home, RUN, "bench-t-0", policy_version=0)[1].passed
+    with pytest.raises(ConfigError, match="has no rollout 'bench-t-0' of policy 1"):
+        find_trajectory(home, RUN, "bench-t-0", policy_version=1)
 
 
 def told(capsys, home, **words) -> tuple[dict, str]:
