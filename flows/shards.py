@@ -35,14 +35,14 @@ def roll_out_plan(
     parts = {work(part).key(desk): part for part in plan.split(config.engine.shards)}
     asked = {key: _ask(desk, config, part, parents) for key, part in parts.items() if desk.store.find(key) is None}
     ends = {key: f"flow run {run_id}: {_end_of(run_id)}" for key, run_id in asked.items()}
-    found = {key: desk.store.find(key) for key in parts}
-    lost = [ends.get(key, "found before, broken since") for key, manifest in found.items() if manifest is None]
+    lost = [ends.get(key, "found before, broken since") for key in parts if desk.store.find(key) is None]
     if lost:
         raise EngineError(
             f"{len(lost)} of {len(parts)} shards of {config.engine.deployment} are not in the store: {'; '.join(lost)}."
             f" Read these runs' logs, and see that their worker has this LONGBREATH_STORE; then run again"
         )
-    return run(merge(desk, plan, tuple(m for m in found.values() if m is not None), parents=parents))
+    # Every shard is in the store: running it finds it, and notes it among what the run used.
+    return run(merge(desk, plan, tuple(run(work(part)) for part in parts.values()), parents=parents))
 
 
 def _ask(desk: Desk, config: RunConfig, part: RolloutPlan, parents: tuple[Manifest, ...]) -> UUID:
