@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import RunConfig
-from infra.records import from_json, to_json
+from flows.overrides import ConfigError
+from infra.records import RecordFormatError, from_json, to_json
 from infra.settings import Settings
 from infra.store import Store
 from tasks.progress import Progress
@@ -134,5 +135,12 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def saved_config(home: Home, run_id: str) -> RunConfig:
-    """The settings that a run was started with. Raises RecordFormatError when this code has other ones."""
-    return from_json(RunConfig, (home.run(run_id) / "config.json").read_bytes(), where=f"config of {run_id}")
+    """The settings that a run was started with. Raises ConfigError when this code has other ones."""
+    path = home.run(run_id) / "config.json"
+    try:
+        return from_json(RunConfig, path.read_bytes(), where=str(path))
+    except RecordFormatError as error:
+        raise ConfigError(
+            f"run {run_id} was started by another version of this code, whose settings differ ({error}); its artifacts "
+            f"name that version (producer.code_version): check it out, or start the run anew"
+        ) from error

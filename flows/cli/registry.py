@@ -47,7 +47,7 @@ def promote(
         verdict = registry.tags(version).get("longbreath.verdict", "unknown")
         if verdict != "promote" and not force:
             raise Refused(
-                f"version {version} of {registry.model} has the verdict {verdict!r}; benchmark it again, or give "
+                f"version {version} of {registry.model} has the verdict {verdict!r} (its run's report says why); give "
                 f"--force and a --reason to promote it against that"
             )
         said = f"forced: {reason}" if verdict != "promote" else reason

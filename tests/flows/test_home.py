@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.home import Home, note_finished, open_desk, saved_config
-from flows.overrides import with_flags
+from flows.overrides import ConfigError, with_flags
 from flows.presets import preset
 from infra.store import LocalStore, RunLocked, StoreError
 from tasks.progress import Silent
@@ -26,6 +26,14 @@ def test_attempts_are_counted_and_the_settings_are_kept(tmp_path):
     assert [opened(tmp_path), opened(tmp_path), opened(tmp_path)] == [(1, ""), (2, ""), (3, "")]
     assert saved_config(Home(tmp_path), CONFIG.run_id) == CONFIG
     assert Home(tmp_path).run_ids() == [CONFIG.run_id]
+
+
+def test_settings_of_another_version_of_the_code_are_said_to_be_that(tmp_path):
+    opened(tmp_path)
+    path = Home(tmp_path).run(CONFIG.run_id) / "config.json"
+    path.write_text(path.read_text().replace('"iterations"', '"steps"'))
+    with pytest.raises(ConfigError, match="was started by another version of this code"):
+        saved_config(Home(tmp_path), CONFIG.run_id)
 
 
 def test_a_fresh_run_that_was_killed_keeps_its_salt_and_a_finished_one_gets_another(tmp_path):
