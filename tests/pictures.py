@@ -31,7 +31,7 @@ from training.evaluation.report_data import ReportData
 PICTURES = Path(__file__).parent.parent / "infra" / "pictures"
 COLUMNS, REPORT_SIZE = 104, (1200, 1500)
 _LINE = re.compile(r" *\d+\.\ds ")
-_HOME = "~/longbreath/.longbreath"
+_HOME = "/home/you/longbreath/.longbreath"
 """Stands for the home folder's path, which is of no interest."""
 
 
@@ -40,7 +40,7 @@ def lines_of(log: str) -> list[str]:
     said: list[str] = []
     for line in log.splitlines():
         if _LINE.match(line):
-            said.append(line)
+            said.append(line.rstrip())
         elif said and not line.startswith(("Held-out", "┏")):
             said[-1] += f" {line.strip()}"
         elif said:
@@ -54,8 +54,7 @@ def draw_terminal(log: str, result: dict, home: str, svg: Path) -> tuple[int, in
     out.print("[bold]$ make run[/]")
     out.print("[bold]longbreath finetune[/] --preset tiny: loading libraries, then measuring the start")
     for line in lines_of(log):
-        time, rest = line[:8], line[8:]
-        out.print(Text.assemble((time, "dim"), rest.replace(home, _HOME)))
+        out.print(Text.assemble((line[:8], "dim"), line[8:].replace(home, _HOME)))
     print_summary(json.loads(json.dumps(result).replace(home, _HOME)), out)
     svg.write_text(out.export_svg(title="make run"))
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg.read_text()).groups()  # type: ignore[union-attr]
