@@ -25,7 +25,7 @@ from tasks.report import TrainingRecord
 from tasks.rollouts import RolloutPlan, read_groups
 from tasks.stage import Desk, Runner
 from tasks.train import train
-from training.curriculum.base import Selection
+from training.curriculum.base import Evidence, Selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,11 @@ class Measured:
     quality: Manifest
     groups: tuple[Group, ...]
     verdicts: tuple[Judged, ...]
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What the groups tell about their tasks."""
+        return new_evidence(self.selection, self.groups, self.verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,8 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
     if training is None:
         raise RuntimeError(f"iteration {number + 1}: the curriculum chose nothing; widen the pool or its band")
     folded = _folded(desk, run, state, training, number)
+    zero = zero_gradient(training.evidence, training.selection, config.curriculum)
+    desk.progress.show(zero_gradient_share=zero.zero_gradient_share)
     policy = Policy(
         manifest=run(
             train(
@@ -83,7 +90,6 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
         ),
         version=state.policy.version + 1,
     )
-    evidence = new_evidence(training.selection, training.groups, training.verdicts)
     return Iteration(
         before=begun,
         after=replace(folded, policy=policy),
@@ -97,7 +103,7 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
             verdicts=training.verdicts,
             quality=training.quality,
             measured_apart=0 if probes is None else sum(len(g.members) for g in probes.groups),
-            zero_gradient=zero_gradient(evidence, training.selection, config.curriculum),
+            zero_gradient=zero,
         ),
     )
 
@@ -162,6 +168,5 @@ def _measure(
 
 
 def _folded(desk: Desk, run: Runner, state: RunState, measured: Measured, number: int) -> RunState:
-    evidence = new_evidence(measured.selection, measured.groups, measured.verdicts)
-    manifest = run(fold(desk, state.curriculum, evidence, measured.judged, iteration=number))
+    manifest = run(fold(desk, state.curriculum, measured.evidence, measured.judged, iteration=number))
     return replace(state, curriculum=replace(state.curriculum, folded=manifest))
