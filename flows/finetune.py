@@ -18,6 +18,7 @@ from flows.engine import FlowLog, PrefectRunner, end_orphaned_servers, wait_for_
 from flows.home import Home, note_finished, open_desk
 from flows.loop import RunState, benchmark_policy, iterate
 from flows.noted import STAGES, Noted
+from flows.place import default_home
 from flows.promote import reigning
 from flows.results import result_of
 from infra import records
@@ -66,11 +67,14 @@ def run_finetune(home: Path, config: RunConfig, *, progress: Progress, fresh: bo
 
 
 @flow(name="finetune", validate_parameters=False)  # type: ignore[untyped-decorator]
-def finetune(home: str, config: str, fresh: bool = False) -> dict[str, Any]:
-    """The flow, deployable: `config` is a whole configuration as JSON, as `config.json` of a run's folder is."""
+def finetune(config: str, home: str | None = None, fresh: bool = False) -> dict[str, Any]:
+    """The flow, deployable: `config` is a whole configuration as JSON, as `config.json` of a run's folder is.
+
+    `home` (default: LONGBREATH_HOME) is where runs are kept.
+    """
     progress = _progress.get(None) or FlowLog(get_run_logger())
     settings = records.from_json(RunConfig, config.encode(), where="parameter config")
-    place = Home(Path(home))
+    place = Home(Path(home) if home else default_home())
     with open_desk(place, settings, progress, fresh=fresh) as desk:
         return _finetune(place, desk, settings)
 

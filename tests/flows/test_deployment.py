@@ -198,8 +198,7 @@ def test_a_night_is_carried_out_by_the_workers_in_shards_and_its_refusal_rings(s
 
 def test_a_run_that_fails_rings(server):
     by_hand = next(d for d in server.post("/deployments/filter") if d["name"] == "by-hand")
-    parameters = {"home": server.env["LONGBREATH_HOME"], "config": "{}"}
-    asked = server.post(f"/deployments/{by_hand['id']}/create_flow_run", parameters=parameters)
+    asked = server.post(f"/deployments/{by_hand['id']}/create_flow_run", parameters={"config": "{}"})
     run = wait_until(lambda: server.finished(asked["id"]), 180)
     assert run["state_type"] == "FAILED"
     heard = wait_until(lambda: [a for a in server.alarms.heard if a["event"] == "prefect.flow-run.Failed"], 60)
