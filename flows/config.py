@@ -15,6 +15,8 @@ from tasks.registry import TrackingConfig
 from tasks.rollouts import RolloutConfig
 from tasks.train import TrainSection
 from tasks.workshop import EngineConfig
+from training.curriculum.base import Strategy
+from training.curriculum.signal import mode_of
 
 SCHEMA_VERSION = 1
 CHECKOUT = Path(__file__).parent.parent
@@ -65,6 +67,10 @@ class RunConfig:
                 f"benchmark.bands end at {self.benchmark.bands[-1]} but pool.max_horizon is {self.pool.max_horizon}; "
                 f"add a last band of {self.pool.max_horizon}"
             )
+
+    def strategy(self) -> Strategy:
+        """The curriculum's strategy, weighing tasks by the advantage that the trainer uses."""
+        return self.curriculum.build(mode_of(self.training.advantage))
 
     @property
     def run_id(self) -> str:

@@ -14,9 +14,10 @@ from prefect import flow, get_run_logger
 from environments.types import TaskPool
 from flows.artifacts import publish_end, publish_iteration
 from flows.config import RunConfig
+from flows.editions import Editions, note_iteration, open_editions
 from flows.engine import FlowLog, PrefectRunner, end_orphaned_servers, wait_for_prefect
 from flows.home import Home, note_finished, open_desk
-from flows.loop import RunState, benchmark_policy, iterate
+from flows.loop import RunState, benchmark_policy, iterate, on_pool
 from flows.noted import STAGES, Noted
 from flows.place import default_home
 from flows.promote import reigning
@@ -120,8 +121,11 @@ def _trained_and_judged(
     pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
     start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
     before, *greedy_before = _benchmarks(desk, run, config, start, pools.held_out, "before")
-    curriculum = Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
-    policy, done = _iterations(desk, run, config, RunState(policy=start, curriculum=curriculum), tracked)
+    folder = home.run(desk.run_id)
+    editions = open_editions(folder, pools.train, desk.salt)
+    curriculum = Curriculum(strategy=config.strategy(), pool=editions.at(0), folded=None)
+    state = RunState(policy=start, curriculum=curriculum)
+    policy, done = _iterations(desk, run, config, state, editions, folder, tracked)
     after, *greedy_after = _benchmarks(desk, run, config, policy, pools.held_out, "after")
     rival = reigning(home, desk, run, config, registry, candidate=policy, before=before, held_out=pools.held_out)
     verdict = judge_candidate(
@@ -130,12 +134,12 @@ def _trained_and_judged(
         config.benchmark,
         pools.held_out,
     )
-    version = settle(desk, tracked, registry, policy, verdict, home.run(desk.run_id))
+    version = settle(desk, tracked, registry, policy, verdict, folder)
     log_some_traces(tracked, after.groups(desk), after.verdicts(desk), config.tracking.traces)
     record = RunRecord(
         title=f"{config.name}: {config.pool.suite}",
         facts=_facts(desk, config, registry.uri),
-        train=pools.train,
+        train=editions.every_task,
         held_out=pools.held_out,
         benchmark=config.benchmark,
         before=before,
@@ -148,13 +152,20 @@ def _trained_and_judged(
 
 
 def _iterations(
-    desk: Desk, run: Runner, config: RunConfig, state: RunState, tracked: TrackedRun
+    desk: Desk,
+    run: Runner,
+    config: RunConfig,
+    state: RunState,
+    editions: Editions,
+    folder: Path,
+    tracked: TrackedRun,
 ) -> tuple[Policy, tuple[TrainingRecord, ...]]:
     """Train as often as the configuration says: the last policy, and a record of each iteration."""
     done: list[TrainingRecord] = []
     for number in range(config.iterations):
-        iteration = iterate(desk, run, config, state, number)
+        iteration = iterate(desk, run, config, on_pool(desk, state, editions.at(number)), number)
         state = iteration.after
+        note_iteration(folder, editions, number)
         done.append(iteration.record)
         tracked.metrics(iteration_metrics(desk, done[-1]), step=number, at_s=time.time())
         publish_iteration(desk, done[-1], config.iterations)

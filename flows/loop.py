@@ -12,6 +12,7 @@ from tasks.benchmark import BenchmarkConfig, Benchmarked, benchmark
 from tasks.judge import judge_rollouts, read_judged
 from tasks.pass_rates import (
     Curriculum,
+    Request,
     fold,
     new_evidence,
     read_selection,
@@ -26,6 +27,7 @@ from tasks.rollouts import RolloutPlan, read_groups
 from tasks.stage import Desk, Runner
 from tasks.train import train
 from training.curriculum.base import Evidence, Selection
+from training.curriculum.monitor import ZeroGradientReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +54,45 @@ class Measured:
         """What the groups tell about their tasks."""
         return new_evidence(self.selection, self.groups, self.verdicts)
 
+    @property
+    def num_mixed(self) -> int:
+        """Groups that carry gradient: their rewards differ."""
+        rewards: dict[str, set[float]] = {}
+        for item in self.evidence:
+            rewards.setdefault(item.group_id, set()).add(item.reward)
+        return sum(len(seen) > 1 for seen in rewards.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """What one iteration did. `probes` is None where the strategy measures by training rollouts alone."""
+    """What one iteration did. `probes` is None where the strategy measures by training rollouts alone.
+
+    `training` has one entry, and one more for each refill.
+    """
 
     before: RunState
     after: RunState
     probes: Measured | None
-    training: Measured
+    training: tuple[Measured, ...]
     record: TrainingRecord
 
 
 def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number: int) -> Iteration:
     """Select, roll out, judge, check, train: the next policy and what was learnt of the tasks."""
     begun = state
-    probes = _measure(desk, run, config, state, number, probes=True)
+    ask = Request(policy_version=state.policy.version, iteration=number, groups=None)
+    probes = _measure(desk, run, config, state, ask)
     if probes is not None:
         state = _folded(desk, run, state, probes, number)
-    training = _measure(desk, run, config, state, number, probes=False)
-    if training is None:
-        raise RuntimeError(f"iteration {number + 1}: the curriculum chose nothing; widen the pool or its band")
-    folded = _folded(desk, run, state, training, number)
-    zero = zero_gradient(training.evidence, training.selection, config.curriculum)
+    training, state = _gather(desk, run, config, state, number)
+    zero = zero_gradient(_evidence(training), _selection(training), config.curriculum)
     desk.progress.show(zero_gradient_share=zero.zero_gradient_share)
     policy = Policy(
         manifest=run(
             train(
                 desk,
                 state.policy,
-                training.rollouts,
-                training.judged,
+                [(m.rollouts, m.judged) for m in training],
                 section=config.training,
                 sampling=config.rollouts.sampling(config.seed),
                 iteration=number,
@@ -92,19 +102,64 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
     )
     return Iteration(
         before=begun,
-        after=replace(folded, policy=policy),
+        after=replace(state, policy=policy),
         probes=probes,
         training=training,
-        record=TrainingRecord(
-            number=number,
-            policy=policy,
-            selection=training.selection,
-            groups=training.groups,
-            verdicts=training.verdicts,
-            quality=training.quality,
-            measured_apart=0 if probes is None else sum(len(g.members) for g in probes.groups),
-            zero_gradient=zero,
-        ),
+        record=_record(probes, training, policy, zero, number),
+    )
+
+
+def on_pool(desk: Desk, state: RunState, pool: TaskPool) -> RunState:
+    """Go on with this edition of the pool, and say what became of its tasks."""
+    if pool.digest == state.curriculum.pool.digest:
+        return state
+    curriculum = replace(state.curriculum, pool=pool)
+    for line in curriculum.change(desk).lines():
+        desk.progress.say(f"[yellow]the task pool has changed: {line}[/]")
+    return replace(state, curriculum=curriculum)
+
+
+def _gather(
+    desk: Desk, run: Runner, config: RunConfig, state: RunState, number: int
+) -> tuple[tuple[Measured, ...], RunState]:
+    """The groups to train on: a selection, then more for those without gradient, if the strategy wants refills."""
+    rounds: list[Measured] = []
+    for refill in range(1 + state.curriculum.strategy.max_refills):
+        missing = config.curriculum.tasks_per_iteration - sum(m.num_mixed for m in rounds)
+        if missing <= 0:
+            break
+        ask = Request(policy_version=state.policy.version, iteration=number, groups=missing, refill=refill)
+        measured = _measure(desk, run, config, state, ask)
+        if measured is None:
+            break
+        rounds.append(measured)
+        state = _folded(desk, run, state, measured, number)
+    if not rounds:
+        raise RuntimeError(f"iteration {number + 1}: the curriculum chose nothing; widen the pool or its band")
+    return tuple(rounds), state
+
+
+def _selection(training: tuple[Measured, ...]) -> Selection:
+    return training[0].selection.with_refills([m.selection for m in training[1:]])
+
+
+def _evidence(training: tuple[Measured, ...]) -> tuple[Evidence, ...]:
+    return tuple(e for m in training for e in m.evidence)
+
+
+def _record(
+    probes: Measured | None, training: tuple[Measured, ...], policy: Policy, zero: ZeroGradientReport, number: int
+) -> TrainingRecord:
+    """Every rollout of the iteration is in it, those of refills too."""
+    return TrainingRecord(
+        number=number,
+        policy=policy,
+        selection=_selection(training),
+        groups=tuple(g for m in training for g in m.groups),
+        verdicts=tuple(v for m in training for v in m.verdicts),
+        quality=training[0].quality,
+        measured_apart=0 if probes is None else sum(len(g.members) for g in probes.groups),
+        zero_gradient=zero,
     )
 
 
@@ -130,23 +185,19 @@ def benchmark_policy(
     )
 
 
-def _measure(
-    desk: Desk, run: Runner, config: RunConfig, state: RunState, number: int, *, probes: bool
-) -> Measured | None:
-    version, pool = state.policy.version, state.curriculum.pool
-    chosen = run(
-        select(desk, state.curriculum, config.curriculum, policy_version=version, iteration=number, probes=probes)
-    )
+def _measure(desk: Desk, run: Runner, config: RunConfig, state: RunState, ask: Request) -> Measured | None:
+    pool, number = state.curriculum.pool, ask.iteration
+    chosen = run(select(desk, state.curriculum, ask))
     selection = read_selection(desk, chosen)
     if not selection.decisions:
         return None
     plan = RolloutPlan(
         suite=config.pool.suite,
         policy=state.policy,
-        requests=requests_of(selection, pool, prefix=f"{'p' if probes else 'i'}{number:03d}-"),
+        requests=requests_of(selection, pool, prefix=ask.prefix),
         iteration=number,
         sampling=config.rollouts.sampling(config.seed),
-        label="probe" if probes else "roll out",
+        label=ask.label,
     )
     rollouts = roll_out_plan(desk, run, config, plan, (chosen,))
     judged = run(
@@ -154,7 +205,7 @@ def _measure(
             desk, rollouts, pool, gates=config.gates, concurrency=config.rollouts.concurrency, iteration=number
         )
     )
-    quality = run(check_quality(desk, rollouts, judged, newest_version=version, iteration=number))
+    quality = run(check_quality(desk, rollouts, judged, newest_version=ask.policy_version, iteration=number))
     verdicts = tuple(read_judged(desk, judged))
     desk.progress.show(pass_rate=sum(v.passed for v in verdicts) / max(1, len(verdicts)))
     return Measured(

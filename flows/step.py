@@ -36,22 +36,22 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
         run = Noted(partial(perform, desk), notes)
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
-        curriculum = Curriculum(strategy=config.curriculum.build(), pool=pools.train, folded=None)
+        curriculum = Curriculum(strategy=config.strategy(), pool=pools.train, folded=None)
         done = iterate(desk, run, config, RunState(policy=start, curriculum=curriculum), 0)
         return _told(desk, done, wall_s=time.monotonic() - started)
 
 
 def _told(desk: Desk, done: Iteration, *, wall_s: float) -> dict[str, Any]:
     report = read_report(desk, done.after.policy)
-    members = [m for g in done.training.groups for m in g.members]
+    members = [m for g in done.record.groups for m in g.members]
     shown: dict[str, Any] = {
         k: report[k] for k in ("loss", "ratio_mean", "ratio_max", "entropy", "grad_norm", "tokens_per_s") if k in report
     }
     return {
         "run_id": desk.run_id,
         "rollouts": len(members),
-        "passed": sum(v.passed for v in done.training.verdicts),
-        "infra_faults": sum(len(g.excluded) for g in done.training.groups),
+        "passed": sum(v.passed for v in done.record.verdicts),
+        "infra_faults": sum(len(g.excluded) for g in done.record.groups),
         "sampled_tokens": sum(m.usage.completion_tokens for m in members),
         "zero_gradient_share": done.record.zero_gradient.zero_gradient_share,
         **({"skipped": report["skipped"]} if "skipped" in report else {}),

@@ -19,7 +19,9 @@ from infra.manifest import Manifest
 from tasks.stage import Desk, Stage, Work
 from training.curriculum.base import Decision, Evidence, Kind, Selection, Strategy, evidence_of
 from training.curriculum.monitor import ZeroGradientReport, watch
+from training.curriculum.pool import PoolChange, with_pool
 from training.curriculum.saving import from_json, to_json
+from training.curriculum.signal import AdvantageMode
 from training.curriculum.strategies import build
 
 if TYPE_CHECKING:
@@ -44,13 +46,13 @@ class CurriculumConfig:
     min_useful_share: float = 0.4
 
     def __post_init__(self) -> None:
-        self.build()  # an unknown name is refused now, not after the first benchmark
+        self.build("std")  # an unknown name is refused now, not after the first benchmark
         if self.tasks_per_iteration < 1:
             raise ValueError(f"curriculum.tasks_per_iteration is {self.tasks_per_iteration}; want at least 1")
 
-    def build(self) -> Strategy:
-        """The strategy. Raises CurriculumError on an unknown name or a setting it refuses."""
-        return build(self.strategy, group_size=self.group_size)
+    def build(self, advantage: AdvantageMode) -> Strategy:
+        """The strategy, for a trainer of this advantage. Raises CurriculumError on an unknown name or setting."""
+        return build(self.strategy, group_size=self.group_size, advantage=advantage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +64,19 @@ class Curriculum:
     folded: Manifest | None
 
     def state(self, desk: Desk) -> State:
-        """The strategy's state, of this very pool."""
+        """The strategy's state of this very pool: one that was folded on another edition of it is carried over."""
+        return self._carried(desk)[0]
+
+    def change(self, desk: Desk) -> PoolChange:
+        """What became of the tasks since the last fold."""
+        return self._carried(desk)[1]
+
+    def _carried(self, desk: Desk) -> tuple[State, PoolChange]:
         if self.folded is None:
-            return self.strategy.start(self.pool)
-        return from_json(json.loads((desk.store.path(self.folded) / STATE).read_text()))
+            state = self.strategy.start(self.pool)
+        else:
+            state = from_json(json.loads((desk.store.path(self.folded) / STATE).read_text()))
+        return with_pool(state, self.pool)
 
     @property
     def parents(self) -> tuple[Manifest, ...]:
@@ -73,29 +84,51 @@ class Curriculum:
         return () if self.folded is None else (self.folded,)
 
 
-def select(
-    desk: Desk, curriculum: Curriculum, config: CurriculumConfig, *, policy_version: int, iteration: int, probes: bool
-) -> Work:
-    """Choose the work of an iteration (or, with `probes`, what must be measured before choosing)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a strategy is asked within an iteration: `groups` to train on, or (None) what it must measure before.
+
+    `refill` is 0, or says how often groups without gradient have been replaced so far.
+    """
+
+    policy_version: int
+    iteration: int
+    groups: int | None
+    refill: int = 0
+
+    @property
+    def label(self) -> str:
+        """For people: what its rollouts are for."""
+        return "probe" if self.groups is None else "refill" if self.refill else "roll out"
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its groups begin: no two requests of a run share it."""
+        kind = "p" if self.groups is None else f"r{self.refill}-" if self.refill else "i"
+        return f"{kind}{self.iteration:03d}-"
+
+
+def select(desk: Desk, curriculum: Curriculum, request: Request) -> Work:
+    """Choose the work that is asked for."""
 
     def make(out: Path, scratch: Path) -> int:
-        state = curriculum.state(desk)
-        seed = desk.seed * 100_003 + iteration
-        strategy = curriculum.strategy
-        if probes:
-            chosen = strategy.probes(state, policy_version=policy_version, seed=seed)
+        state, strategy, version = curriculum.state(desk), curriculum.strategy, request.policy_version
+        seed = desk.seed * 100_003 + request.iteration + 1_000_003 * request.refill
+        if request.groups is None:
+            chosen = strategy.probes(state, policy_version=version, seed=seed)
+        elif request.refill and (state.columns.last_version == version).all():  # there is no other task to draw
+            chosen = Selection(strategy=strategy.name, policy_version=version, seed=seed, decisions=())
         else:
-            chosen = strategy.select(state, config.tasks_per_iteration, policy_version=policy_version, seed=seed)
+            chosen = strategy.select(state, request.groups, policy_version=version, seed=seed)
         out.write_bytes(records.to_json(chosen))
         return len(chosen.decisions)
 
-    section = [config, curriculum.pool.digest, policy_version, iteration, probes]
     return Work(
         stage=SELECT,
         parents=curriculum.parents,
-        section=section,
+        section=[curriculum.strategy, curriculum.pool.digest, request],
         make=make,
-        iteration=iteration,
+        iteration=request.iteration,
         name="selection.json",
     )
 
@@ -128,7 +161,7 @@ def fold(
     return Work(
         stage=FOLD,
         parents=(*curriculum.parents, judged),
-        section=[curriculum.pool.digest, curriculum.strategy.name, curriculum.strategy.group_size, evidence],
+        section=[curriculum.pool.digest, curriculum.strategy, evidence],
         make=make,
         iteration=iteration,
         schema_version=records.schema_version(Evidence),

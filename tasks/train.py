@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.markup import escape
 
@@ -20,7 +20,9 @@ from tasks.judge import read_judged
 from tasks.policies import Policy
 from tasks.rollouts import read_groups
 from tasks.stage import Desk, Stage, Work
+from training.advantages import AdvantageConfig, Baseline, Scale
 from training.guards import TrainingHalted
+from training.losses.names import LOSS_NAMES
 from training.policy import CHECKPOINT, POLICY
 from training.samples import Sample, SampleBatch
 
@@ -82,6 +84,14 @@ class TrainSection:
     silence_s: float = 1800.0
 
     def __post_init__(self) -> None:
+        for name, known in (
+            ("loss", LOSS_NAMES),
+            ("advantage_baseline", get_args(Baseline)),
+            ("advantage_scale", get_args(Scale)),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"training.{name} is {getattr(self, name)!r}; want one of {', '.join(known)}")
+        _ = self.advantage  # refuses a baseline and a scale that do not go together
         if self.loss != "cispo" and self.max_ratio != 5.0:
             raise ValueError(f"training.max_ratio {self.max_ratio} with loss {self.loss!r}: only cispo has a max_ratio")
         if self.processes < 0:
@@ -96,25 +106,31 @@ class TrainSection:
         """This section without what the result does not depend on: how long a step may take."""
         return dataclasses.replace(self, timeout_s=1.0, silence_s=1.0)
 
+    @property
+    def advantage(self) -> AdvantageConfig:
+        """The advantage's estimator. The curriculum weighs tasks by it."""
+        return AdvantageConfig(baseline=self.advantage_baseline, scale=self.advantage_scale)  # type: ignore[arg-type]
+
 
 def train(
     desk: Desk,
     policy: Policy,
-    rollouts: Manifest,
-    judged: Manifest,
+    batches: Sequence[tuple[Manifest, Manifest]],
     *,
     section: TrainSection,
     sampling: Sampling,
     iteration: int,
 ) -> Work:
-    """One step on these rollouts: the next policy, its trainer's checkpoint, the samples, the report.
+    """One step on all of these (rollouts, judged): the next policy, its trainer's checkpoint, the samples, the report.
 
     A batch in which nothing differs leaves the weights as they are, and says so.
     """
 
     def make(out: Path, scratch: Path) -> int:
         desk.progress.begin("train", iteration=iteration, total=section.updates_per_batch * section.passes_per_batch)
-        batch = _samples(read_groups(desk, rollouts), read_judged(desk, judged), section, sampling)
+        groups = [g for rollouts, _ in batches for g in read_groups(desk, rollouts)]
+        verdicts = [j for _, judged in batches for j in read_judged(desk, judged)]
+        batch = _samples(groups, verdicts, section, sampling)
         out.mkdir()
         records.write_parquet(batch.samples, out / SAMPLES, cls=Sample)
         _step(desk, policy, batch, section, out, scratch)
@@ -122,7 +138,7 @@ def train(
 
     return Work(
         stage=TRAIN,
-        parents=(policy.manifest, rollouts, judged),
+        parents=(policy.manifest, *(m for batch in batches for m in batch)),
         section=[section.deciding, sampling.temperature, policy.version],
         make=make,
         iteration=iteration,
@@ -132,15 +148,10 @@ def train(
 def _samples(
     groups: Sequence[Group], verdicts: Sequence[Judged], section: TrainSection, sampling: Sampling
 ) -> SampleBatch:
-    from training.advantages import AdvantageConfig
     from training.samples import samples_from
 
-    advantage = AdvantageConfig(
-        baseline=section.advantage_baseline,  # type: ignore[arg-type]
-        scale=section.advantage_scale,  # type: ignore[arg-type]
-    )
     kept = [g for g in groups if len(g.members) >= 2]
-    return samples_from(kept, {j.rollout_id: j for j in verdicts}, sampling, advantage)
+    return samples_from(kept, {j.rollout_id: j for j in verdicts}, sampling, section.advantage)
 
 
 def train_config(section: TrainSection, folder: Path, seed: int) -> TrainConfig:

@@ -58,8 +58,9 @@ def log_of(home: Home, run_id: str) -> tuple[TaskPool, list[Evidence]]:
 
 
 def replay_homes(homes: Sequence[Path], out: Path) -> None:
-    """Replay every run of these homes, alone and all together; print and write what was found."""
+    """Replay every run of these homes that folded evidence, alone and all together; print and write what was found."""
     logs = [(run_id, *log_of(Home(root), run_id)) for root in homes for run_id in Home(root).run_ids()]
+    logs = [log for log in logs if log[2]]
     found: dict[str, Any] = {"runs": {}, "all": {}}
     for arm, strategy in ARMS.items():
         each = {run_id: predict(strategy, pool, evidence) for run_id, pool, evidence in logs}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.rollout import GroupRequest
@@ -13,7 +15,7 @@ from flows.overrides import with_flags
 from flows.presets import preset
 from infra import records
 from infra.manifest import Manifest
-from tasks.pass_rates import Curriculum, fold, new_evidence, read_selection, requests_of, select
+from tasks.pass_rates import Curriculum, Request, fold, new_evidence, read_selection, requests_of, select
 from tasks.pools import make_pools
 from tasks.progress import Silent
 from tasks.rollouts import GROUPS_FILE
@@ -41,12 +43,12 @@ def a_run(root: Path, config: RunConfig = CONFIG, *, iterations: int = 2) -> Tas
     home = Home(root)
     with open_desk(home, config, Silent()) as desk:
         pool = make_pools(desk.workshop.suite(config.pool.suite), config.pool).train
-        curriculum = Curriculum(strategy=config.curriculum.build(), pool=pool, folded=None)
+        curriculum = Curriculum(strategy=config.strategy(), pool=pool, folded=None)
         made: list[Manifest] = []
         for number in range(iterations):
-            chosen = perform(
-                desk, select(desk, curriculum, config.curriculum, policy_version=number, iteration=number, probes=False)
-            )
+            wanted = config.curriculum.tasks_per_iteration
+            ask = Request(policy_version=number, iteration=number, groups=wanted)
+            chosen = perform(desk, select(desk, curriculum, ask))
             selection = read_selection(desk, chosen)
             requests = requests_of(selection, pool, prefix=f"i{number:03d}-")
             groups = [_group(r, number, num_passed=r.size // 2) for r in requests]
@@ -59,6 +61,42 @@ def a_run(root: Path, config: RunConfig = CONFIG, *, iterations: int = 2) -> Tas
             made += [chosen, rollouts, judged, folded]
     (home.run(config.run_id) / "stages.jsonl").write_bytes(b"".join(records.to_json(m) + b"\n" for m in made))
     return pool
+
+
+@dataclass
+class Scripted:
+    """A runner that selects and folds for real; of each group the first `passes(task_id)` rollouts pass.
+
+    What would need a policy or a sandbox leaves an empty artifact. `done` are the stages in order.
+    """
+
+    desk: Desk
+    passes: Callable[[str], int]
+    done: list[Work] = field(default_factory=list)
+    verdicts: list[Judged] = field(default_factory=list)
+
+    def __call__(self, work: Work) -> Manifest:
+        """See `tasks.stage.Runner`."""
+        self.done.append(work)
+        if work.stage.name in ("select", "fold"):
+            return perform(self.desk, work)
+        if work.stage.name == "roll_out":
+            groups = [_group(r, work.iteration or 0, num_passed=self.passes(r.task.task_id)) for r in work.section[3]]
+            self.verdicts = [_verdict(m) for g in groups for m in g.members]
+            return _rollouts(self.desk, groups)
+        if work.stage.name == "judge":
+            return _judged(self.desk, work.parents[0], self.verdicts)
+        return an_artifact(self.desk, f"{work.stage.name} {len(self.done)}")
+
+
+def an_artifact(desk: Desk, text: str) -> Manifest:
+    """An artifact that says `text`."""
+
+    def make(out: Path, scratch: Path) -> int:
+        out.write_text(text)
+        return 1
+
+    return perform(desk, Work(stage=Stage(name="given", version=1, kind="given"), parents=(), section=text, make=make))
 
 
 def stored(desk: Desk, request: GroupRequest, version: int, *, passed: bool) -> tuple[Manifest, Manifest]:

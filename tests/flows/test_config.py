@@ -13,7 +13,7 @@ from infra import records
 def test_every_preset_builds_and_reads_back_equal(name):
     config = preset(name)
     assert records.from_json(type(config), records.to_json(config)) == config
-    assert config.curriculum.build().group_size == config.curriculum.group_size
+    assert config.strategy().group_size == config.curriculum.group_size
 
 
 def test_a_flag_replaces_one_setting_and_nothing_else():
@@ -41,6 +41,10 @@ def test_a_file_lies_over_the_preset_and_a_flag_over_the_file(tmp_path):
         ("iterations=many", "iterations is 'many'"),
         ("iterations=0", "want at least 1"),
         ("training.loss=grpo", None),
+        ("training.loss=grop", "training.loss is 'grop'; want one of cispo"),
+        ("training.advantage_scale=std", "want one of none, std_population, std_sample, batch_std"),
+        ("training.advantage_baseline=mean", "want one of group_mean, leave_one_out"),
+        ("training.advantage_baseline=leave_one_out", "use scale 'none' or 'batch_std'"),
         ("rollouts.harness=none", "want one of"),
         ("rollouts.temperature=0", "greedy rollouts of one task are all the same"),
         ("curriculum.tasks_per_iteration=100000", "lower the one or raise pool.train_tasks"),
@@ -56,6 +60,14 @@ def test_a_setting_that_does_not_fit_is_refused_with_the_mend(flag, said):
     with pytest.raises(ConfigError) as caught:
         with_flags(preset("tiny"), (flag,))
     assert said in str(caught.value)
+
+
+def test_the_curriculum_weighs_tasks_by_the_advantage_that_the_trainer_uses():
+    assert preset("tiny").strategy().advantage == "std"
+    for scale, mode in (("std_sample", "std"), ("none", "mean"), ("batch_std", "mean")):
+        assert with_flags(preset("tiny"), (f"training.advantage_scale={scale}",)).strategy().advantage == mode
+    centred = ("training.advantage_scale=none", "training.advantage_baseline=leave_one_out")
+    assert with_flags(preset("tiny"), centred).strategy().advantage == "mean"
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):

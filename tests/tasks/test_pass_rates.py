@@ -13,6 +13,7 @@ from tasks.pass_rates import (
     STATE,
     Curriculum,
     CurriculumConfig,
+    Request,
     decision_rows,
     fold,
     new_evidence,
@@ -30,12 +31,12 @@ CONFIG = CurriculumConfig(tasks_per_iteration=3, group_size=4, strategy="posteri
 
 
 def fresh_curriculum():
-    return Curriculum(strategy=CONFIG.build(), pool=POOL, folded=None)
+    return Curriculum(strategy=CONFIG.build("std"), pool=POOL, folded=None)
 
 
 def chosen_by(desk, curriculum, iteration):
-    work = select(desk, curriculum, CONFIG, policy_version=iteration, iteration=iteration, probes=False)
-    return read_selection(desk, perform(desk, work))
+    ask = Request(policy_version=iteration, iteration=iteration, groups=CONFIG.tasks_per_iteration)
+    return read_selection(desk, perform(desk, select(desk, curriculum, ask)))
 
 
 def one_iteration(desk, curriculum, iteration):
@@ -63,7 +64,7 @@ def test_the_saved_state_is_the_fold_of_the_state_before_and_the_evidence(tmp_pa
     desk, begun = desk_at(tmp_path), fresh_curriculum()
     first, evidence_1, _ = one_iteration(desk, begun, 0)
     second, evidence_2, _ = one_iteration(desk, first, 1)
-    strategy = CONFIG.build()
+    strategy = CONFIG.build("std")
     by_hand = strategy.fold(strategy.fold(strategy.start(POOL), evidence_1), evidence_2)
     assert to_json(second.state(desk)) == to_json(by_hand)
     assert first.folded.key in second.folded.parents

@@ -61,7 +61,8 @@ def inputs(desk: Desk, folder: Path, passed: tuple[bool, ...], logprob: float) -
 
 
 def trained(desk: Desk, given: tuple[Policy, Manifest, Manifest], section: TrainSection) -> Policy:
-    work = train(desk, *given, section=section, sampling=SAMPLING, iteration=0)
+    policy, rollouts, judged = given
+    work = train(desk, policy, [(rollouts, judged)], section=section, sampling=SAMPLING, iteration=0)
     return Policy(manifest=perform(desk, work), version=1)
 
 
@@ -115,6 +116,7 @@ def test_a_halted_step_names_its_samples_in_a_file_that_stays(folder, tmp_path):
         ({"processes": -1}, "training.processes is -1; want 0"),
         ({"timeout_s": 0.0}, "want positive seconds"),
         ({"loss": "dapo", "max_ratio": 4.0}, "only cispo has a max_ratio"),
+        ({"loss": "grop"}, "training.loss is 'grop'; want one of cispo"),
     ],
 )
 def test_contradictions_are_refused(settings, said):

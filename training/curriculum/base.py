@@ -7,7 +7,7 @@ state saved after iteration k and the evidence of iteration k+1 always give the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from environments.types import Group, Judged, TaskPool, Trajectory, Verdict
@@ -136,6 +136,13 @@ class Selection:
     def num_probe_rollouts(self) -> int:
         """Rollouts spent on measuring."""
         return sum(d.group_size for d in self.decisions if d.kind == "probe")
+
+    def with_refills(self, refills: Sequence[Selection]) -> Selection:
+        """This selection and what replaced its groups without gradient, as one."""
+        decisions = tuple(d for s in (self, *refills) for d in s.decisions)
+        replaced = f"{len(refills)} refill(s) drew {len(decisions) - len(self.decisions)} more groups"
+        notes = (*self.notes, *(n for s in refills for n in s.notes), *((replaced,) if refills else ()))
+        return replace(self, decisions=decisions, notes=notes)
 
 
 class Strategy(Protocol):

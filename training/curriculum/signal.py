@@ -18,8 +18,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
+from training.advantages import AdvantageConfig
+
 Floats = npt.NDArray[np.float64]
 AdvantageMode = Literal["std", "mean"]
+
+
+def mode_of(advantage: AdvantageConfig) -> AdvantageMode:
+    """Which of the two the trainer's estimator is: whether it divides by the group's own standard deviation.
+
+    What else tells estimators apart (the sample std, leave-one-out, the batch's std) is a factor that all groups of
+    one size share, so it changes no choice between tasks.
+    """
+    return "std" if advantage.scale in ("std_population", "std_sample") else "mean"
 
 
 def mixed_probability(p: Floats, group_size: int) -> Floats:

@@ -19,6 +19,7 @@ from training.losses.grpo import Grpo
 from training.losses.gspo import Gspo, sequence_log_ratio
 from training.losses.m1_mask import M1Mask
 from training.losses.mismatch import IcePop, Mis, NoCorrection, Tis
+from training.losses.names import LOSS_NAMES
 from training.losses.nll import NegativeLogLikelihood
 from training.losses.ppo_clip import PpoClip
 from training.losses.registry import LOSSES, make_loss, make_mismatch
@@ -229,6 +230,7 @@ def test_the_registry_makes_every_loss_by_name() -> None:
     assert make_loss("cispo", max_ratio=4.0) == Cispo(max_ratio=4.0)
     assert make_mismatch("tis") == Tis(cap=2.0)
     assert {"cispo", "grpo", "ppo_clip", "dapo", "gspo", "dr_grpo", "m1_mask", "reinforce", "nll"} <= set(LOSSES)
+    assert sorted(LOSSES) == sorted(LOSS_NAMES)
 
 
 def test_mismatch_corrections() -> None:
