@@ -75,7 +75,7 @@ def _read(home: Home, run_id: str) -> _Kept:
         raise ConfigError(f"run {run_id} has folded no evidence yet; look again after its first iteration")
     chosen = [records.from_json(Selection, store.path(m).read_bytes()) for m in notes.manifests("selection")]
     return _Kept(
-        strategy=saved_config(home, run_id).curriculum.build(),
+        strategy=saved_config(home, run_id).strategy(),
         state=from_json(json.loads((folded[-1] / STATE).read_text())),
         selections=[s for s in chosen if s.decisions],
         evidence=[e for folder in folded for e in records.read_parquet(Evidence, folder / EVIDENCE)],
@@ -83,8 +83,9 @@ def _read(home: Home, run_id: str) -> _Kept:
 
 
 def _of_run(kept: _Kept) -> dict[str, Any]:
-    """Keys: selections [{policy_version, groups, rollouts, probes, tally, notes}], tasks [{task_id, alpha, beta, mean,
-    low, high, rollouts, passed, chosen}], last [decisions of the newest selection].
+    """Keys: selections [{policy_version, groups, rollouts, probes, useful {expected, seen} (shares of groups with
+    gradient; null before they are judged), tally, notes}], tasks [{task_id, alpha, beta, mean, low, high, rollouts,
+    passed, chosen}], last [decisions of the newest selection].
     """
     from collections import Counter
 
@@ -96,6 +97,7 @@ def _of_run(kept: _Kept) -> dict[str, Any]:
                 "groups": len(s.decisions),
                 "rollouts": s.num_rollouts,
                 "probes": s.num_probe_rollouts,
+                "useful": _useful(s, kept.evidence),
                 "tally": dict(s.tally),
                 "notes": list(s.notes),
             }
@@ -104,6 +106,17 @@ def _of_run(kept: _Kept) -> dict[str, Any]:
         "tasks": [{**row, "chosen": times[row["task_id"]]} for row in _posteriors(kept)],
         "last": [asdict(d) for d in kept.selections[-1].decisions],
     }
+
+
+def _useful(selection: Selection, evidence: list[Evidence]) -> dict[str, float] | None:
+    from training.curriculum.monitor import watch
+
+    chosen = {d.task_id for d in selection.decisions}
+    seen = [e for e in evidence if e.policy_version == selection.policy_version and e.task_id in chosen]
+    if not seen:
+        return None
+    report = watch(seen, selection)
+    return {"expected": report.expected_useful or 0.0, "seen": report.useful_share}
 
 
 def _posteriors(kept: _Kept) -> list[dict[str, Any]]:
@@ -157,12 +170,15 @@ def _by_group(evidence: list[Evidence]) -> list[dict[str, Any]]:
 
 def _print_run(told: dict[str, Any]) -> None:
     out = console()
-    table = Table("policy", "groups", "rollouts", "probes", "pool by state", title="selections", title_justify="left")
+    heads = ("policy", "groups", "rollouts", "probes", "with gradient: expected", "seen", "pool by state")
+    table = Table(*heads, title="selections", title_justify="left")
     for s in told["selections"]:
         tally = ", ".join(f"{count} {word}" for word, count in s["tally"].items())
-        table.add_row(*(str(s[k]) for k in ("policy_version", "groups", "rollouts", "probes")), tally)
+        useful = s["useful"]
+        shares = (f"{useful['expected']:.0%}", f"{useful['seen']:.0%}") if useful else ("", "")
+        table.add_row(*(str(s[k]) for k in ("policy_version", "groups", "rollouts", "probes")), *shares, tally)
         for note in s["notes"]:
-            table.add_row("", "", "", "", escape(note))
+            table.add_row(*[""] * 6, escape(note))
     out.print(table)
     out.print(_decision_table("the newest selection", told["last"]))
     seen = sum(row["rollouts"] > 0 for row in told["tasks"])

@@ -213,9 +213,9 @@ class Posterior:
                 row=int(r),
                 group_size=int(size[r]),
                 state=WORDS[code[r]],
-                why=f"signal {score[r]:.3f} at a draw of {drawn[r]:.2f}, among the best {len(order)} of {len(score)}",
+                why=f"rank {rank} of {len(score)}: expected gradient {score[r]:.2f}, drew a rate of {drawn[r]:.2f}",
             )
-            for r in order
+            for rank, r in enumerate(order, start=1)
         ]
 
     def _score(self, beliefs: Beliefs, drawn: Floats, size: int) -> Floats:
@@ -250,14 +250,13 @@ class Posterior:
 
 
 def prior_line(state: State, beliefs: Beliefs, row: int) -> str:
-    """What a task's features say of it, the weightiest first, in logits."""
+    """What a task's features say of it, the weightiest first, in logits; what would be rounded to 0.0 is left out."""
     kinship, weight = state.tasks.kinship, state.learned.weight_F
-    borne = sorted(kinship.borne_by(row), key=lambda f: -abs(weight[f]))
-    parts = ", ".join(f"{kinship.names[f]} {weight[f]:+.2f}" for f in borne)
-    if state.columns.gain[row]:
-        parts += f", its own lessons {state.columns.gain[row]:+.2f}"
-    mean = beliefs.prior_mean_N[row]
-    return f"prior {mean:.2f}, worth {beliefs.strength:.1f} rollouts; in logits: {parts}"
+    said = [(kinship.names[f], weight[f]) for f in kinship.borne_by(row)]
+    said.append(("its own lessons", state.columns.gain[row]))
+    said = sorted(((name, w) for name, w in said if abs(w) >= 0.05), key=lambda part: -abs(part[1]))
+    parts = ", ".join(f"{name} {w:+.1f}" for name, w in said) or "nothing is known of its features yet"
+    return f"prior {beliefs.prior_mean_N[row]:.2f}, worth {beliefs.strength:.1f} rollouts; in logits: {parts}"
 
 
 def _longest_unseen(

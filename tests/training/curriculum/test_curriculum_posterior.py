@@ -161,7 +161,7 @@ def test_explanations_carry_posterior_evidence_decision_and_why() -> None:
     state = iterate(strategy, strategy.start(pool(6)), [0.5] * 6, versions=range(8), groups=3)
     text = "\n".join(strategy.explain(state, "t3", policy_version=8))
     for part in ("pass rate 0.", "90% interval", "Beta(", "evidence: ", "newest visit: ", "prior 0.",
-                 "in logits: every task", "P(p >= 0.75) = ",
+                 "in logits: ", "P(p >= 0.75) = ",
                  "retires above 0.90, returns below 0.50", "carries gradient", "of 6"):  # fmt: skip
         assert part in text
 
