@@ -32,25 +32,30 @@ from training.policy import PolicyShape, build_policy
 
 SEED_POLICY = Stage(name="seed_policy", version=1, kind="policy")
 DEMONSTRATE = Stage(name="demonstrate", version=1, kind="rollouts")
-IMITATE = Stage(name="imitate", version=1, kind="policy")
+IMITATE = Stage(name="imitate", version=2, kind="policy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """`tasks` demonstrated once each, trained on in `passes` with a rate that falls to 0 by a cosine."""
+    """`tasks` demonstrated once each, trained on in `passes` with a rate that falls to 0 by a cosine.
+
+    `drill` turns that copy a number go beside each batch, renumbered.
+    """
 
     tasks: int
     passes: int
     learning_rate: float
+    drill: int
     demonstrations: DemonstrationConfig
 
 
-VARIED = Lesson(tasks=2000, passes=8, learning_rate=2e-3, demonstrations=DemonstrationConfig())
+VARIED = Lesson(tasks=2000, passes=4, learning_rate=2e-3, drill=32, demonstrations=DemonstrationConfig())
 """Many mistakes and ways out of them: teaches the commands, and to copy names and numbers from what was read."""
 HASTY = Lesson(
     tasks=600,
-    passes=3,
-    learning_rate=1e-3,
+    passes=5,
+    learning_rate=1.5e-3,
+    drill=32,
     demonstrations=DemonstrationConfig(error_rate=0.1, verify_rate=0.1, recover_rate=0.4, haste=0.5, seed=1),
 )
 """The habit to start from: it can verify and go back, but does so rarely."""
@@ -60,7 +65,7 @@ HASTY = Lesson(
 class WarmStartConfig:
     """A warm start. `text_tasks` of the first lesson teach the tokenizer.
 
-    Many small batches teach a small model to copy what it reads; few large ones do not.
+    Many small batches and the drill teach a small model to copy what it reads; few large ones do not.
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
@@ -160,12 +165,13 @@ def learn(desk: Desk, policy: Manifest, demonstrations: tuple[Manifest, ...], le
             out,
             passes=lesson.passes,
             batch_size=batch_size,
+            drill=lesson.drill,
             learning_rate=lesson.learning_rate,
             seed=desk.seed,
             on_step=_shown(desk, "imitate"),
         )
 
-    section = [lesson.passes, batch_size, lesson.learning_rate]
+    section = [lesson.passes, batch_size, lesson.drill, lesson.learning_rate]
     return Work(stage=IMITATE, parents=(policy, *demonstrations), section=section, make=make)
 
 
