@@ -80,6 +80,8 @@ class LiveProgress:
         self._iteration = iteration if iteration is not None else self._iteration
         where = "" if iteration is None else f"iteration {iteration + 1}/{self._iterations} · "
         self._bar.reset(self._task, total=total or None, description=f"{where}{stage}")
+        if iteration is None and not self._console.is_terminal:  # an iteration says what came of it when it ends
+            self.say(f"{stage} ({total})" if total else stage)
 
     def advance(self, units: int = 1) -> None:
         """See `Progress.advance`."""
