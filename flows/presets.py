@@ -12,7 +12,7 @@ from tasks.pass_rates import CurriculumConfig
 from tasks.pools import PoolConfig
 from tasks.train import TrainSection
 
-TINY_DIGEST = "2c3a4c1d0e12dd59d603a27e63ccb58b97503ecd2de1ed636eb8579c7e18e500"
+TINY_DIGEST = "13536e956371750e545feae65679e47089be74b886d0d41ff25b3cf4aa544627"
 
 
 def tiny() -> RunConfig:
