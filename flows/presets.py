@@ -23,7 +23,7 @@ def tiny() -> RunConfig:
         policy=PolicyConfig(digest=TINY_DIGEST),
         pool=PoolConfig(train_tasks=160, held_out_tasks=120, min_horizon=3, max_horizon=12),
         curriculum=CurriculumConfig(tasks_per_iteration=16, group_size=8),
-        training=TrainSection(aggregation="rollout_mean", learning_rate=4e-4, updates_per_batch=2),
+        training=TrainSection(aggregation="rollout_mean", learning_rate=2e-4, updates_per_batch=2),
         benchmark=BenchmarkConfig(bands=(5, 8, 12)),
     )
 
