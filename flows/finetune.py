@@ -50,6 +50,7 @@ from tasks.report import (
     write_report,
 )
 from tasks.stage import Desk, Runner, code_version
+from tasks.train import check_section
 
 _progress: ContextVar[Progress] = ContextVar("progress")
 
@@ -86,6 +87,7 @@ def _finetune(home: Home, desk: Desk, config: RunConfig) -> dict[str, Any]:
     engine = PrefectRunner(desk)
     (folder / STAGES).unlink(missing_ok=True)
     run = Noted(engine, folder / STAGES)
+    check_section(config.training)
     uri = config.tracking.uri or home.mlflow_uri
     registry = open_registry(uri, config.tracking, home.root)
     with _tracked(desk, config, uri) as tracked:

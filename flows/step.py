@@ -18,7 +18,7 @@ from tasks.policies import Policy, adopt
 from tasks.pools import make_pools
 from tasks.progress import Progress
 from tasks.stage import Desk, perform
-from tasks.train import read_report
+from tasks.train import check_section, read_report
 
 
 def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress: Progress) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
     with open_desk(Home(home), config, progress) as desk:
         notes = Home(home).run(desk.run_id) / STAGES
         notes.unlink(missing_ok=True)
+        check_section(config.training)
         run = Noted(partial(perform, desk), notes)
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)

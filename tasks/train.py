@@ -39,8 +39,9 @@ RARE_WORDS = (" wait", " again", " verify", " check", " look", "wait", "verify",
 class TrainSection:
     """How the policy learns; see `training.config.TrainConfig` for each field's meaning.
 
-    `loss` is a name of `training.losses.registry`; `max_ratio` belongs to cispo alone. `advantage_scale` divides the
-    group's centred rewards ('std_population', 'std_sample', 'batch_std', 'none').
+    `loss` is a name of `training.losses.registry`; `max_ratio` belongs to cispo alone, `fixed_length` (tokens) to the
+    aggregation of that name, which dr_grpo needs. `advantage_scale` divides the group's centred rewards
+    ('std_population', 'std_sample', 'batch_std', 'none').
 
     `adam_eps` far above the gradients' size makes AdamW act as momentum SGD at the rate learning_rate / adam_eps:
     weights with little gradient then stay where they are. Small policies need that: with the usual eps every weight
@@ -62,6 +63,7 @@ class TrainSection:
     loss: str = "cispo"
     max_ratio: float = 5.0
     aggregation: str = "token_mean"
+    fixed_length: int | None = None
     advantage_baseline: str = "group_mean"
     advantage_scale: str = "std_population"
     learning_rate: float = 3e-4
@@ -154,7 +156,12 @@ def _samples(
     return samples_from(kept, {j.rollout_id: j for j in verdicts}, sampling, section.advantage)
 
 
-def train_config(section: TrainSection, folder: Path, seed: int) -> TrainConfig:
+def check_section(section: TrainSection) -> None:
+    """Refuse a section that contradicts itself before anything is rolled out for it. Raises LossConfigError."""
+    train_config(section, frozenset(), 0)
+
+
+def train_config(section: TrainSection, rare_ids: frozenset[int], seed: int) -> TrainConfig:
     """The trainer's own configuration. Raises LossConfigError where the section contradicts itself."""
     from training.config import LoraAdapter, OptimizerConfig, TrainConfig
     from training.losses.aggregation import Aggregation
@@ -163,7 +170,7 @@ def train_config(section: TrainSection, folder: Path, seed: int) -> TrainConfig:
     fields = {"max_ratio": section.max_ratio} if section.loss == "cispo" else {}
     return TrainConfig(
         loss=make_loss(section.loss, **fields),
-        aggregation=Aggregation(name=section.aggregation),  # type: ignore[arg-type]
+        aggregation=Aggregation(name=section.aggregation, fixed_length=section.fixed_length),  # type: ignore[arg-type]
         optimizer=OptimizerConfig(
             learning_rate=section.learning_rate,
             warmup_updates=section.warmup_updates,
@@ -179,7 +186,7 @@ def train_config(section: TrainSection, folder: Path, seed: int) -> TrainConfig:
         lora=LoraAdapter(rank=section.lora_rank, alpha=section.lora_alpha) if section.lora_rank else None,
         ratio_base=section.ratio_base,  # type: ignore[arg-type]
         mismatch=make_mismatch(section.mismatch),
-        rare_token_ids=rare_token_ids(folder),
+        rare_token_ids=rare_ids,
         max_engine_gap=section.max_engine_gap,
         seed=seed,
     )
@@ -199,7 +206,8 @@ def _step(desk: Desk, policy: Policy, batch: SampleBatch, section: TrainSection,
     from training.step import Job
 
     folder = policy.folder(desk)
-    job = Job(model_folder=folder, policy_version=policy.version, config=train_config(section, folder, desk.seed))
+    config = train_config(section, rare_token_ids(folder), desk.seed)
+    job = Job(model_folder=folder, policy_version=policy.version, config=config)
     try:
         report = _taken(desk, job, batch.samples, section, out, scratch)
     except TrainingHalted as halted:

@@ -19,7 +19,7 @@ from infra.manifest import Manifest
 from tasks.policies import Policy, adopt
 from tasks.rollouts import GROUPS_FILE
 from tasks.stage import Desk, Stage, Work, perform
-from tasks.train import TrainSection, read_report, train, train_config
+from tasks.train import TrainSection, check_section, read_report, train, train_config
 from training.guards import TrainingHalted
 from training.parity import ParityError
 
@@ -129,7 +129,7 @@ def test_how_long_a_step_may_take_decides_nothing():
     assert TrainSection(processes=2).deciding != TrainSection().deciding
 
 
-def test_every_setting_reaches_the_trainer(folder):
+def test_every_setting_reaches_the_trainer():
     section = TrainSection(
         loss="m1_mask",
         precision="bfloat16",
@@ -139,10 +139,23 @@ def test_every_setting_reaches_the_trainer(folder):
         ratio_base="proximal",
         mismatch="icepop",
     )
-    config = train_config(section, folder, 5)
+    config = train_config(section, frozenset({7}), 5)
     assert (config.loss.name, config.mismatch.name, config.ratio_base) == ("m1_mask", "icepop", "proximal")
     assert (config.precision, config.gradient_checkpointing, config.seed) == ("bfloat16", True, 5)
+    assert config.rare_token_ids == {7}
     assert config.lora is not None
     assert (config.lora.rank, config.lora.alpha) == (4, 8.0)
-    with pytest.raises(ValueError, match="precision is 'float16'; want one of float32, bfloat16"):
-        train_config(TrainSection(precision="float16"), folder, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"precision": "float16"}, "precision is 'float16'; want one of float32, bfloat16"),
+        ({"loss": "dr_grpo"}, "dr_grpo with aggregation token_mean is GRPO under another name"),
+        ({"mismatch": "tis"}, "would be corrected twice"),
+        ({"loss": "grpoo"}, "unknown loss 'grpoo'"),
+    ],
+)
+def test_what_only_the_trainer_can_refuse_is_refused_before_a_rollout(settings, said):
+    with pytest.raises(ValueError, match=said):
+        check_section(TrainSection(**settings))
