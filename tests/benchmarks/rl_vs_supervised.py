@@ -5,8 +5,8 @@
 All arms start from the run's warm start. The budget is the processor seconds (sandboxes included) that the run spent
 on selecting, rolling out, judging, checking and training; its benchmarks are left out on all sides. Imitation spends it
 on fresh demonstrations of the run's own training tasks, by the demonstrator of the warm start's last lesson, and on
-supervised training on them; demonstrating is paid for. `imitation of the solved` also pays for judging them and learns
-from those that passed alone. Rounds are rounded up: imitation never gets less than reinforcement did.
+supervised training on them; demonstrating is paid for. With `--solved`, one more arm pays for judging them too and
+learns from those that passed alone. Rounds are rounded up: imitation never gets less than reinforcement did.
 
 Every arm meets the same held-out tasks with the same random numbers, sampled as in rollouts and greedily. The result is
 `results/rl_vs_supervised.json`, or `--out`. The run's home gets new artifacts and a run of the name `baseline`.
@@ -212,7 +212,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("home", type=Path)
     parser.add_argument("run_id", nargs="?")
-    parser.add_argument("--rates", type=float, nargs="+", help="of imitation; default: the lesson's, and a third of it")
+    parser.add_argument("--rates", type=float, nargs="+", help="learning rates of imitation; default: the lesson's own")
+    parser.add_argument("--solved", action="store_true", help="imitation of the solved demonstrations alone, too")
     parser.add_argument("--out", type=Path, default=RESULT)
     asked = parser.parse_args()
     home = Home(asked.home.resolve())
@@ -222,7 +223,7 @@ def main() -> None:
         parser.error(f"run {notes.run_id} is not finished; `longbreath runs resume {notes.run_id}` goes on with it")
     config = saved_config(home, notes.run_id)
     lesson = WarmStartConfig().lessons[-1]
-    rates = asked.rates or [lesson.learning_rate, lesson.learning_rate / 3]
+    rates = asked.rates or [lesson.learning_rate]
     started = time.monotonic()
     with LiveProgress(1) as progress, open_desk(home, replace(config, name="baseline"), progress) as desk:
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
@@ -233,7 +234,7 @@ def main() -> None:
         progress.say(f"reinforcement spent {budget_s:.0f} processor seconds: so may each imitation")
         teach = partial(imitation, bench, budget_s=budget_s)
         for rate in rates:
-            for solved_only in (False, True):
+            for solved_only in (False, True)[: 1 + asked.solved]:
                 version = arms[-1].policy.version + 1
                 arms.append(teach(replace(lesson, learning_rate=rate), solved_only=solved_only, version=version))
                 progress.say(f"{arms[-1].name}: {arms[-1].about['demonstrations']} demonstrations")
