@@ -7,7 +7,8 @@ Each harness, unmodified and in a real box (`tool_loop` in our own process), men
 each SDK client holds a conversation as long. The `forced` engine says the texts (one call of the wrong form among
 them) with the log-probabilities of a tiny policy in float32; afterwards the trainer scores every chain anew with the
 same weights. Per row, in tokens: `sampled` by the engine, `recorded`, `delivered` to the client, `trainable`,
-`in_forks` by cause; `lost` = sampled - recorded and `trained_twice` must be 0. `--only` names rows, by a comma.
+`in_forks` by cause; `lost` = sampled - recorded and `trained_twice` must be 0. `--only` names rows, by a comma, and
+keeps the others of the file.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ def main() -> int:
     parser.add_argument("--only", type=lambda text: text.split(","), default=[])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    rows = asyncio.run(measure(args.turns, args.only))
+    kept = json.loads(args.out.read_text()) if args.only and args.out is not None and args.out.is_file() else {}
+    rows = {**kept, **asyncio.run(measure(args.turns, args.only))}
     text = json.dumps(rows, indent=1)
     print(text)
     if args.out is not None:

@@ -167,10 +167,10 @@ async def compacting(endpoint: Endpoint, got: Received, turns: int) -> None:
 
 DRIVERS: dict[str, Driver] = {
     "chat": chat,
-    "chat, streamed and echoed unfaithfully": chat_unfaithful,
-    "responses, streamed": responses,
-    "messages, streamed": messages_api,
-    "compaction, helper, title, resample": compacting,
+    "chat_unfaithful": chat_unfaithful,
+    "responses": responses,
+    "messages": messages_api,
+    "compacting": compacting,
 }
 
 
