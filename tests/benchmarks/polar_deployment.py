@@ -6,7 +6,8 @@ The same policy does the same held-out tasks twice under each harness: by the id
 earlier turns and a rendered tail, as in training) and plainly (each prompt rendered whole from what the harness
 sends). Both draw with the same random numbers, so where no prompt differs the two runs are the same. Reported:
 success of both, paired by task; how many calls had another prompt; and the difference of each answer's
-log-probabilities (nats) under the two prompts. `--folder` measures another policy.
+log-probabilities (nats) under the two prompts. `--folder` measures another policy; `--only` names harnesses, by a
+comma, and keeps the others of the file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 import tempfile
 from dataclasses import asdict
@@ -41,6 +41,7 @@ from environments.polar.replay import open_logs  # noqa: E402
 from environments.rollout import GroupRequest, RolloutRoom, roll_out_groups  # noqa: E402
 from environments.sandboxes.bubblewrap import BubblewrapProvider  # noqa: E402
 from environments.types import TaskSpec  # noqa: E402
+from infra.digests import digest_folder  # noqa: E402
 from infra.engines.base import Sampling  # noqa: E402
 from infra.engines.local import LocalEngine  # noqa: E402
 from training.config import TrainConfig  # noqa: E402
@@ -133,6 +134,7 @@ async def measure(folder: Path, num_tasks: int, names: list[str]) -> dict[str, A
             horizons = {t.task_id: t.horizon for t in pool.tasks}
             compared = compare(before, after, horizons=horizons, bands=(), seed=0)
             rows[name] = {
+                "policy": digest_folder(folder),
                 "tasks": len(both),
                 "success_plain": asdict(compared.before),
                 "success_ids": asdict(compared.after),
@@ -142,7 +144,7 @@ async def measure(folder: Path, num_tasks: int, names: list[str]) -> dict[str, A
                 "logprob_gap": logprob_gap(ids, folder),
             }
         print(name, json.dumps(rows[name]), file=sys.stderr, flush=True)
-    return {"policy": folder.name, "load": os.getloadavg(), "harnesses": rows}
+    return rows
 
 
 def main() -> None:
@@ -153,7 +155,9 @@ def main() -> None:
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(HARNESSES))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    text = json.dumps(asyncio.run(measure(args.folder, args.tasks, args.only)), indent=1)
+    kept = json.loads(args.out.read_text()) if args.out is not None and args.out.is_file() else {}
+    rows = {**kept, **asyncio.run(measure(args.folder, args.tasks, args.only))}
+    text = json.dumps(rows, indent=1)
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n")

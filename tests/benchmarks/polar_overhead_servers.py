@@ -193,7 +193,7 @@ def litellm_proxy(binary: str, upstream: str) -> Iterator[tuple[str, int]]:
         with open(os.devnull, "wb") as null:
             process = subprocess.Popen(command, stdout=null, stderr=null, env={**os.environ, **QUIET})
         try:
-            _wait_for(port, process, 300)
+            _wait_for(port, process, 1800)
             yield f"http://127.0.0.1:{port}", process.pid
         finally:
             process.terminate()
