@@ -1,6 +1,7 @@
 """Strategies compared on the frozen simulator, equal rollouts, probes counted; calibration; scale; real logs.
 
     python tests/benchmarks/curriculum.py play [--seeds 20] [--mode std] [--law own] [--jobs 1]
+    python tests/benchmarks/curriculum.py play --again posterior   # after a change of this strategy alone
     python tests/benchmarks/curriculum.py table            # from the raw results; also draws the plot
     python tests/benchmarks/curriculum.py scale            # 100,000 tasks: time and memory
     python tests/benchmarks/curriculum.py replay HOME ...  # every run of a LONGBREATH_HOME; see curriculum_replay.py
@@ -90,16 +91,31 @@ def measure(log: Log, target: float) -> dict[str, Any]:
     }
 
 
+def play_arm(law: str, mode: str, shape: str, seed: int, arm: str, most: int) -> dict[str, Any]:
+    """One arm on one world, to the target or to `most` rollouts."""
+    world, target = make_world(shape, law, mode, seed), target_of(shape)  # type: ignore[arg-type]
+    log = play(maker(arm, mode), world, groups_per_step=GROUPS_PER_STEP, max_rollouts=most, seed=seed, until=target)
+    return measure(log, target)
+
+
 def play_seed(law: str, mode: str, shape: str, seed: int) -> dict[str, dict[str, Any]]:
     """All arms on one world; uniform first, its rollouts bound the others."""
-    out: dict[str, dict[str, Any]] = {}
+    out = {"uniform": play_arm(law, mode, shape, seed, "uniform", MOST_UNIFORM)}
     for arm in ARMS:
-        world = make_world(shape, law, mode, seed)  # type: ignore[arg-type]
-        most = 2 * out["uniform"]["rollouts"] if arm != "uniform" else MOST_UNIFORM
-        target = target_of(shape)
-        log = play(maker(arm, mode), world, groups_per_step=GROUPS_PER_STEP, max_rollouts=most, seed=seed, until=target)
-        out[arm] = measure(log, target)
+        if arm != "uniform":
+            out[arm] = play_arm(law, mode, shape, seed, arm, 2 * out["uniform"]["rollouts"])
     return out
+
+
+def play_again(arms: list[str]) -> None:
+    """Play some arms anew wherever there are results: their strategy has changed, the others' has not."""
+    data = load()
+    for key in sorted(data, key=lambda k: int(k.rsplit("/", 1)[1])):
+        law, mode, shape, seed = key.split("/")
+        for arm in arms:
+            data[key][arm] = play_arm(law, mode, shape, int(seed), arm, 2 * data[key]["uniform"]["rollouts"])
+        save(data)
+        print(f"{key}: {', '.join(arms)} played again", flush=True)
 
 
 def load() -> dict[str, dict[str, Any]]:
@@ -306,12 +322,15 @@ def main() -> None:
     playing.add_argument("--law", choices=LAWS)
     playing.add_argument("--mode", choices=MODES)
     playing.add_argument("--jobs", type=int, default=1)
+    playing.add_argument("--again", nargs="+", choices=ARMS, help="only these, wherever there are results")
     sub.add_parser("table")
     sub.add_parser("scale")
     logs = sub.add_parser("replay")
     logs.add_argument("homes", type=Path, nargs="+")
     args = parser.parse_args()
-    if args.command == "play":
+    if args.command == "play" and args.again:
+        play_again(args.again)
+    elif args.command == "play":
         laws = (args.law,) if args.law else LAWS
         run_plays(args.seeds, laws, (args.mode,) if args.mode else MODES, args.jobs)
     elif args.command == "table":

@@ -72,7 +72,7 @@ def replay_homes(homes: Sequence[Path], out: Path) -> None:
         for arm, r in arms.items():
             print(
                 f"{name}: {arm}: {r['groups']} groups, reliability gap {r['gap']:.3f} (floor {r['floor']:.3f}), "
-                f"bias {r['bias']:+.3f}, Brier {r['brier']:.3f}"
+                f"bias {r['bias']:+.3f}, Brier {r['brier']:.3f}, {r['nats']:.3f} nats"
             )
 
 
@@ -84,6 +84,7 @@ def _judged(predictions: Predictions) -> dict[str, Any]:
         "floor": round(_floor(predictions.expected), 4),
         "bias": round(found.bias, 4),
         "brier": round(found.brier, 4),
+        "nats": round(found.nats, 4),
         "bins": [[b.count, round(b.expected, 3), round(b.seen, 3)] for b in found.bins],
     }
 

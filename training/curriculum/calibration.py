@@ -26,13 +26,15 @@ class Bin:
 class Reliability:
     """Predictions against outcomes. `gap` is the mean |expected - seen| over bins, weighted by count.
 
-    `bias` is the mean prediction less the share that came true; `brier` the mean squared error.
+    `bias` is the mean prediction less the share that came true; `brier` the mean squared error; `nats` the mean
+    of -log of the probability given to what came, at most `log(1000)` each.
     """
 
     bins: tuple[Bin, ...]
     gap: float
     bias: float
     brier: float
+    nats: float
 
 
 def reliability(expected: Floats, seen: Floats, *, num_bins: int = 10) -> Reliability:
@@ -52,6 +54,7 @@ def reliability(expected: Floats, seen: Floats, *, num_bins: int = 10) -> Reliab
         gap=sum(b.count * abs(b.expected - b.seen) for b in bins) / len(expected),
         bias=float(expected.mean() - seen.mean()),
         brier=float(((expected - seen) ** 2).mean()),
+        nats=float(-np.log(np.clip(np.where(seen > 0, expected, 1 - expected), 1e-3, 1)).mean()),
     )
 
 

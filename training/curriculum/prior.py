@@ -102,9 +102,10 @@ class FeaturePrior:
     Before evidence a pool's mean logit is 0 +- `sd_every`, a feature's weight 0 +- `sd_feature`, a lesson's effect
     0 +- `sd_lesson`; a version moves all tasks by 0 +- `first_move` and those of a feature by a third of it, which
     counts as `move_versions` versions seen. The strength starts at `first_strength`, give or take a factor of e, and
-    the discount at `first_discount`, give or take 0.1. The default strength gives the share of groups without
-    gradient that field data reports, 69% at G = 4 (arXiv:2605.07689), at a mean of 1/2. What was learnt of lessons,
-    strength and discount is forgotten by `memory` per version. `max_surprise` logits is the most one task can say.
+    the discount at `first_discount`, give or take 0.1. The default strength makes the first prior Jeffreys', Beta(1/2,
+    1/2): half of the groups of 4 without gradient, between what field data reports (69%, arXiv:2605.07689) and pools
+    made to measure. What was learnt of lessons, strength and discount is forgotten by `memory` per version.
+    `max_surprise` logits is the most one task can say.
     """
 
     sd_every: float = 1.5
@@ -113,7 +114,7 @@ class FeaturePrior:
     first_move: float = 0.3
     move_versions: float = 3.0
     memory: float = 0.98
-    first_strength: float = 0.5
+    first_strength: float = 1.0
     first_discount: float = 0.95
     max_surprise: float = 4.0
 

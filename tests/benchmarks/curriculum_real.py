@@ -1,0 +1,146 @@
+"""Strategies compared on a real policy in real boxes: rollouts and time until held-out success reaches a target.
+
+    python tests/benchmarks/curriculum_real.py play --home DIR [--seeds 5] [--target 0.5] [--most-rollouts 3000]
+    python tests/benchmarks/curriculum_real.py table [--target 0.5]
+
+Every arm starts from the same policy and trains with the preset's settings but the strategy. Rollouts count whatever
+they were for: training, probes, refills, groups without gradient. Wall time is that of selecting, rolling out, judging
+and training, without the benchmarks in between. Each iteration is a line of `results/curriculum_real.jsonl`, appended
+when it is done: a play that was stopped goes on where it was, with the times noted then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.config import RunConfig
+from flows.home import Home, open_desk
+from flows.loop import Iteration, RunState, benchmark_policy, iterate
+from flows.overrides import with_flags
+from flows.presets import preset
+from tasks.pass_rates import Curriculum
+from tasks.policies import Policy, adopt
+from tasks.pools import make_pools
+from tasks.progress import Silent
+from tasks.stage import code_version, perform
+
+ARMS = ("uniform", "dynamic_sampling", "seventy_five", "posterior")
+RAW = Path(__file__).parent / "results" / "curriculum_real.jsonl"
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """What is known so far, one row an iteration."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def spent_on(iteration: Iteration) -> int:
+    """Rollouts of one iteration."""
+    return sum(len(g.members) for g in iteration.record.groups) + iteration.record.measured_apart
+
+
+def play(home: Path, config: RunConfig, *, measure_every: int) -> Iterator[dict[str, Any]]:
+    """Train without end, a row an iteration; held-out success in every `measure_every`th, and before the first."""
+    with open_desk(Home(home), config, Silent()) as desk:
+        run = partial(perform, desk)
+        pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
+        policy = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
+        state = RunState(
+            policy=policy, curriculum=Curriculum(strategy=config.strategy(), pool=pools.train, folded=None)
+        )
+        row: dict[str, Any] = {"arm": config.curriculum.strategy, "seed": config.seed, "code": code_version()}
+        row |= {"iteration": 0, "rollouts": 0, "wall_s": 0.0}
+        while True:
+            measured = None
+            if row["iteration"] % measure_every == 0:
+                done = benchmark_policy(desk, run, config, state.policy, pools.held_out, "benchmark")
+                measured = float(np.mean([np.mean(r) for r in done.rewards(desk).values()]))
+            yield {**row, "held_out": measured}
+            started = time.monotonic()
+            iteration = iterate(desk, run, config, state, row["iteration"])
+            state = iteration.after
+            row["iteration"] += 1
+            row["rollouts"] += spent_on(iteration)
+            row["wall_s"] = round(time.monotonic() - started, 2)
+            row["zero_gradient_share"] = round(iteration.record.zero_gradient.zero_gradient_share, 4)
+
+
+def play_until(given: argparse.Namespace, config: RunConfig, raw: Path) -> None:
+    """One arm and seed, to the target or to the limit. Rows that are there already are not written again."""
+    arm, seed = config.curriculum.strategy, config.seed
+    known = {r["iteration"] for r in rows(raw) if (r["arm"], r["seed"]) == (arm, seed)}
+    for row in play(given.home, config, measure_every=given.measure_every):
+        if row["iteration"] not in known:
+            with raw.open("a") as stream:
+                stream.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+        reached = row["held_out"] is not None and row["held_out"] >= given.target
+        if reached or row["rollouts"] >= given.most_rollouts or row["iteration"] >= given.iterations:
+            return
+
+
+def table(found: list[dict[str, Any]], target: float) -> str:
+    """Rollouts and wall time to the target, arm by arm; `>` where a play ended before it."""
+    text = [f"| arm | seeds | reached {target:.0%} | rollouts | wall time (s) |", "|---|---|---|---|---|"]
+    for arm in ARMS:
+        plays: dict[int, list[dict[str, Any]]] = {}
+        for row in found:
+            if row["arm"] == arm:
+                plays.setdefault(row["seed"], []).append(row)
+        if not plays:
+            continue
+        ends = [_end(play, target) for play in plays.values()]
+        mark = "" if all(reached for reached, _, _ in ends) else ">"
+        rollouts, wall_s = np.mean([(r, w) for _, r, w in ends], axis=0)
+        reached = sum(reached for reached, _, _ in ends)
+        text.append(f"| {arm} | {len(ends)} | {reached} | {mark}{rollouts:.0f} | {mark}{wall_s:.0f} |")
+    return "\n".join(text)
+
+
+def _end(play: list[dict[str, Any]], target: float) -> tuple[bool, int, float]:
+    """Whether a play reached the target, and the rollouts and seconds until then, or until its end."""
+    ordered, wall_s = sorted(play, key=lambda row: int(row["iteration"])), 0.0
+    for row in ordered:
+        wall_s += row["wall_s"]
+        if row["held_out"] is not None and row["held_out"] >= target:
+            return True, row["rollouts"], wall_s
+    return False, ordered[-1]["rollouts"], wall_s
+
+
+def main() -> None:
+    """Parse and dispatch."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sub = parser.add_subparsers(dest="command", required=True)
+    playing, telling = sub.add_parser("play"), sub.add_parser("table")
+    playing.add_argument("--home", type=Path, required=True)
+    playing.add_argument("--seeds", type=int, default=5)
+    playing.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    playing.add_argument("--iterations", type=int, default=40)
+    playing.add_argument("--most-rollouts", type=int, default=3000)
+    playing.add_argument("--measure-every", type=int, default=2)
+    playing.add_argument("--set", dest="flags", nargs="*", default=[], metavar="SECTION.FIELD=VALUE")
+    for one in (playing, telling):
+        one.add_argument("--target", type=float, default=0.5)
+        one.add_argument("--raw", type=Path, default=RAW)
+    given = parser.parse_args()
+    if given.command == "table":
+        print(table(rows(given.raw), given.target))
+        return
+    given.raw.parent.mkdir(exist_ok=True)
+    config = with_flags(preset("tiny"), tuple(given.flags))
+    for seed in range(given.seeds):
+        for arm in given.arms:
+            curriculum = replace(config.curriculum, strategy=arm)
+            play_until(given, replace(config, name=f"real-{arm}", seed=seed, curriculum=curriculum), given.raw)
+
+
+if __name__ == "__main__":
+    main()
