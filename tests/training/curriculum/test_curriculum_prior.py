@@ -119,7 +119,7 @@ def test_before_evidence_a_task_is_believed_as_jeffreys_has_it() -> None:
 
 
 def moving_pool(per_version: float, *, versions: int = 20) -> tuple[float, float, float]:
-    """60 tasks whose logits all move by `per_version`; 16 groups a version. Their true mean first and last; believed."""
+    """60 tasks whose logits all move by `per_version`; 16 groups a version. True means, first and last; believed."""
     strategy, rng = Posterior(), np.random.default_rng(5)
     tasks = pool(60, num_kin=3)
     logit = rng.normal(-1.0, 1.0, 60)
