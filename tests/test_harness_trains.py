@@ -73,7 +73,7 @@ async def a_group(
     engine = ForcedEngine(LocalEngine(folder, settings=SETTINGS), lambda r: texts[r.rollout_id](r))
     async with room_for(harness, engine, tmp_path, max_tokens=2000) as (room, _):
         request = GroupRequest(group_id="g", task=TASK, size=len(scripts))
-        (group,) = await roll_out_groups([request], replace(room, concurrency=1))
+        (group,) = await roll_out_groups([request], replace(room, concurrency=1, max_refills=0))
     states, boxes = room.log.states, BubblewrapProvider()
     judged = [await judge(m, TASK, SUITE, boxes, states[m.rollout_id], GateConfig()) for m in group.members]
     return group, judged
@@ -88,6 +88,7 @@ def worst_gap(samples: Sequence[Sample], again: Sequence[np.ndarray]) -> float:
 async def it_trains(harness: Harness, scripts: Mapping[str, Sequence[str]], folder: Path, tmp_path: Path) -> None:
     """Both rollouts are recorded whole, one passes and one fails, and the trainer moves the weights by them."""
     group, judged = await a_group(harness, scripts, folder, tmp_path)
+    assert group.excluded == ()
     assert [(m.status, m.fault) for m in group.members] == [("completed", ""), ("completed", "")]
     assert [j.reward for j in judged] == [1.0, 0.0]
     main = [c for m in group.members for c in m.chains if c.role == "main"]
