@@ -6,7 +6,8 @@
 Every arm starts from the same policy and trains with the preset's settings but the strategy. Rollouts count whatever
 they were for: training, probes, refills, groups without gradient. Wall time is that of selecting, rolling out, judging
 and training, without the benchmarks in between. Each iteration is a line of `results/curriculum_real.jsonl`, appended
-when it is done: a play that was stopped goes on where it was, with the times noted then.
+when it is done: a play that was stopped goes on where it was, with the times noted then; of the iteration in which
+it was stopped only the rest is timed.
 """
 
 from __future__ import annotations
