@@ -1,7 +1,7 @@
 """A harness trains: what an unmodified agent's rollouts left on record is judged, sampled, and takes one CISPO step.
 
 The `forced` engine says a scripted text with the ids and log-probabilities that a tiny policy gives it. Of the two
-rollouts of a group one mends the service and one hands in at once, so that there is something to learn. The trainer,
+rollouts of a group one mends the service and one looks and hands in, so that there is something to learn. The trainer,
 which shares nothing with the engine but the weights, must find the recorded log-probabilities again.
 
 mini-SWE-agent always runs; Claude Code, Codex, Qwen Code and opencode with `make test-harnesses`.
@@ -93,7 +93,7 @@ async def it_trains(harness: Harness, scripts: Mapping[str, Sequence[str]], fold
     assert [j.reward for j in judged] == [1.0, 0.0]
     main = [c for m in group.members for c in m.chains if c.role == "main"]
     assert [c.fork_cause for c in main] == ["root", "root"]
-    assert [len(m.turns) for m in group.members] == [TASK.horizon, 0]
+    assert [len(m.turns) for m in group.members] == [TASK.horizon, 1]
 
     batch = samples_from([group], {j.rollout_id: j for j in judged}, Sampling(), AdvantageConfig())
     assert sum(s.num_loss_tokens for s in batch.samples) == sum(c.num_trainable for c in main)
@@ -114,8 +114,9 @@ async def test_mini_swe_agent_trains(long_policy, tmp_path):
     def bash(thought: str, command: str) -> str:
         return says(thought, "bash", {"command": command})
 
-    mends = [*(bash(s.thought, s.command) for s in SUITE.reference(TASK)), bash("It passes.", SUBMIT)]
-    await it_trains(MiniSweAgent(), {"g-0": mends, "g-1": [bash("", SUBMIT)]}, long_policy, tmp_path)
+    steps = [bash(s.thought, s.command) for s in SUITE.reference(TASK)]
+    hand_in = bash("It passes.", SUBMIT)
+    await it_trains(MiniSweAgent(), {"g-0": [*steps, hand_in], "g-1": [steps[0], hand_in]}, long_policy, tmp_path)
 
 
 @pytest.mark.harness
@@ -123,6 +124,6 @@ async def test_mini_swe_agent_trains(long_policy, tmp_path):
 @pytest.mark.parametrize("name", sorted(SPECS))
 async def test_a_command_line_agent_trains(name, long_policy, tmp_path):
     spec = SPECS[name]
-    mends = [*(says(s.thought, *spec.shell_call(s.command)) for s in SUITE.reference(TASK)), ANSWER]
+    steps = [says(s.thought, *spec.shell_call(s.command)) for s in SUITE.reference(TASK)]
     harness = CommandHarness(spec, INSTALLED / name)
-    await it_trains(harness, {"g-0": mends, "g-1": [ANSWER]}, long_policy, tmp_path)
+    await it_trains(harness, {"g-0": [*steps, ANSWER], "g-1": [steps[0], ANSWER]}, long_policy, tmp_path)

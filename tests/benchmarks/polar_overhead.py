@@ -262,23 +262,29 @@ def compare_throughput(
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """All figures of one run. At 64 and 256 sessions the engine's pace asks for the same calls a second."""
+    """All figures of one run, each told as it comes. At 64 and 256 sessions the engine's pace asks for the same calls
+    a second."""
     from fakes import make_tiny_folder
+
+    found: dict[str, Any] = {
+        "machine": {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": platform.python_version()}
+    }
+
+    def note(name: str, figures: dict[str, Any]) -> None:
+        found[name] = figures
+        print(name, json.dumps(figures), file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = str(make_tiny_folder(Path(scratch) / "model", vocab=512, layers=1, hidden=32))
         few = args.quick
-        return {
-            "machine": {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": platform.python_version()},
-            "latency_1": latency(folder, sessions=1, conversations=4 if few else 25, token_ms=0.3, stream=False),
-            "latency_64": latency(folder, sessions=64, conversations=1 if few else 2, token_ms=15, stream=False),
-            "latency_256": latency(folder, sessions=256, conversations=1, token_ms=60, stream=False),
-            "first_byte_1": latency(folder, sessions=1, conversations=2 if few else 8, token_ms=3, stream=True),
-            "throughput_64": compare_throughput(
-                folder, args.litellm, workers=64, conversations=64, rounds=1 if few else 3
-            ),
-            "load_after": os.getloadavg(),
-        }
+        note("latency_1", latency(folder, sessions=1, conversations=4 if few else 25, token_ms=0.3, stream=False))
+        note("latency_64", latency(folder, sessions=64, conversations=1 if few else 2, token_ms=15, stream=False))
+        note("latency_256", latency(folder, sessions=256, conversations=1, token_ms=60, stream=False))
+        note("first_byte_1", latency(folder, sessions=1, conversations=2 if few else 8, token_ms=3, stream=True))
+        rounds = 1 if few else 3
+        rates = compare_throughput(folder, args.litellm, workers=64, conversations=64, rounds=rounds)
+        note("throughput_64", rates)
+    return found | {"load_after": os.getloadavg()}
 
 
 def main() -> None:
