@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK, PREFIX = "longbreath-alarm", "longbreath: "
 SILENCE = timedelta(seconds=540)
-"""Three of the runner's heartbeats (180 s by default): less would take a busy run for a dead one."""
+"""Nine of the heartbeats that `infra/prefect.yaml` asks for: less would take a busy host's run for a dead one."""
 OURS = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.longbreath"}
 """The tag of the deployments in `infra/prefect.yaml`."""
 
