@@ -153,7 +153,7 @@ def test_every_setting_reaches_the_trainer():
         ({"precision": "float16"}, "precision is 'float16'; want one of float32, bfloat16"),
         ({"loss": "dr_grpo"}, "dr_grpo with aggregation token_mean is GRPO under another name"),
         ({"mismatch": "tis"}, "would be corrected twice"),
-        ({"loss": "grpoo"}, "unknown loss 'grpoo'"),
+        ({"loss": "grpoo"}, "training.loss is 'grpoo'; want one of cispo"),
     ],
 )
 def test_what_only_the_trainer_can_refuse_is_refused_before_a_rollout(settings, said):

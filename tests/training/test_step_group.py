@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 from collections.abc import Callable
@@ -29,6 +30,16 @@ ONE = GroupLimits(processes=1, timeout_s=800, silence_s=800)
 pytestmark = pytest.mark.timeout(900)
 
 
+def step_processes() -> list[psutil.Process]:
+    """Ours that are alive. Other tests may have left zombies, which have no command line."""
+    found: list[psutil.Process] = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "training.step_process" in process.cmdline():
+                found.append(process)
+    return found
+
+
 @pytest.mark.slow  # tests/tasks/test_train.py says as much of the stage
 def test_a_step_of_one_rank_is_bitwise_the_step_here(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
     job, samples = Job(model_folder=tiny_llama, policy_version=3, config=CONFIG), make_samples(6)
@@ -52,8 +63,7 @@ def test_a_killed_rank_loses_the_step_and_leaves_no_half_of_it(
     def kill(figures: dict[str, float]) -> None:
         updates.append(figures)
         if len(updates) == 1:
-            ranks = [p for p in psutil.Process().children(recursive=True) if "training.step_process" in p.cmdline()]
-            max(ranks, key=lambda p: p.create_time()).send_signal(signal.SIGKILL)
+            max(step_processes(), key=lambda p: p.create_time()).send_signal(signal.SIGKILL)
 
     slow = dataclasses.replace(CONFIG, passes_per_batch=2000)
     job = Job(model_folder=tiny_llama, policy_version=0, config=slow)
@@ -73,7 +83,7 @@ def test_a_step_past_its_time_is_stopped_with_all_its_processes(
     short = dataclasses.replace(ONE, timeout_s=0.2)
     with pytest.raises(StepLost, match=r"ran past training\.timeout_s = 0\.2"):
         take_step_apart(job, make_samples(2), tmp_path / "late", short, watcher=Watcher())
-    assert not psutil.Process().children(recursive=True)
+    assert not step_processes()
 
 
 @pytest.mark.slow
