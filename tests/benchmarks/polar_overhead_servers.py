@@ -160,6 +160,7 @@ model_list:
   - model_name: policy
     litellm_params: {{model: openai/policy, api_base: {url}/v1, api_key: x}}
 litellm_settings: {{telemetry: false, drop_params: true}}
+general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}  # loopback; a key would only slow it
 """
 QUIET = {"DO_NOT_TRACK": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
 
