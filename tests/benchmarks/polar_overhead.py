@@ -34,6 +34,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks
 from polar_overhead_servers import Server, cpu_s, litellm_proxy  # noqa: E402
 
 TURNS = 8  # calls of one conversation
+APART_S = 0.01  # between the starts of two sessions: those that begin as one would ask as one in every turn
 TOOL = {
     "type": "function",
     "function": {
@@ -176,9 +177,12 @@ def latency(folder: str, *, sessions: int, conversations: int, token_ms: float, 
     direct = Target.of(bare.ready["url"])
 
     async def run() -> list[tuple[float, float]]:
-        shares = [targets[i::sessions] for i in range(sessions)]
-        rows = await asyncio.gather(*(pairs(direct, share, stream=stream) for share in shares))
+        rows = await asyncio.gather(*(session(number) for number in range(sessions)))
         return [pair for row in rows for pair in row]
+
+    async def session(number: int) -> list[tuple[float, float]]:
+        await asyncio.sleep(number * APART_S)
+        return await pairs(direct, targets[number::sessions], stream=stream)
 
     began = {"direct": bare.cpu_s(), "proxy": polar.cpu_s()}
     found = asyncio.run(run())
