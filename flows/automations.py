@@ -55,7 +55,7 @@ def _triggers() -> Mapping[str, EventTrigger]:
 
 
 def _silent_run() -> AutomationCore:
-    """A run whose process died leaves no state behind: after three missed heartbeats it is marked as crashed."""
+    """A run whose process died leaves no state behind: after SILENCE it is marked as crashed."""
     from prefect.client.schemas.objects import StateType
     from prefect.events import EventTrigger
     from prefect.events.actions import ChangeFlowRunState
@@ -73,7 +73,9 @@ def _silent_run() -> AutomationCore:
             posture="Proactive",
             within=SILENCE,
         ),
-        actions=[ChangeFlowRunState(state=StateType.CRASHED, message="no heartbeat for 9 minutes")],
+        actions=[
+            ChangeFlowRunState(state=StateType.CRASHED, message=f"no heartbeat for {SILENCE.seconds // 60} minutes")
+        ],
     )
 
 

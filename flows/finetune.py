@@ -19,7 +19,6 @@ from flows.engine import FlowLog, PrefectRunner, end_orphaned_servers, wait_for_
 from flows.home import Home, note_finished, open_desk
 from flows.loop import RunState, benchmark_policy, iterate, on_pool
 from flows.noted import STAGES, Noted
-from flows.place import default_home
 from flows.promote import reigning
 from flows.results import result_of
 from infra import records
@@ -76,7 +75,7 @@ def finetune(config: str, home: str | None = None, fresh: bool = False) -> dict[
     """
     progress = _progress.get(None) or FlowLog(get_run_logger())
     settings = records.from_json(RunConfig, config.encode(), where="parameter config")
-    place = Home(Path(home) if home else default_home())
+    place = Home.at(home)
     with open_desk(place, settings, progress, fresh=fresh) as desk:
         return _finetune(place, desk, settings)
 

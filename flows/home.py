@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.config import RunConfig
 from flows.overrides import ConfigError
+from flows.place import default_home
 from infra.records import RecordFormatError, from_json, to_json
 from infra.settings import Settings
 from infra.store import Store
@@ -29,6 +30,11 @@ class Home:
     """
 
     root: Path
+
+    @classmethod
+    def at(cls, path: str | None) -> Home:
+        """The home at `path`; without one, where LONGBREATH_HOME says. How a deployed flow finds it."""
+        return cls(Path(path) if path else default_home())
 
     @property
     def settings(self) -> Settings:

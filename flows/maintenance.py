@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 from prefect import flow, get_run_logger
 
 from flows.history import RunNotes
 from flows.home import Home
 from flows.noted import EXPIRED, STAGES
-from flows.place import default_home
 from infra.retention import drop_artifacts, remove_untouched
 from infra.store import LocalStore
 
@@ -25,7 +23,7 @@ DAY_S = 86_400
 @flow(name="maintenance")  # type: ignore[untyped-decorator]
 def maintenance(keep_days: int = 30, home: str | None = None) -> dict[str, int]:
     """Throw away what is older than `keep_days`. Keys: runs, artifact_bytes, other_bytes, flow_runs."""
-    place, since_s = Home(Path(home) if home else default_home()), time.time() - keep_days * DAY_S
+    place, since_s = Home.at(home), time.time() - keep_days * DAY_S
     log = get_run_logger()
     runs, artifact_bytes = expire_runs(place, since_s)
     store = place.store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -14,7 +13,6 @@ from flows.config import PolicyConfig, RunConfig
 from flows.finetune import finetune
 from flows.home import Home
 from flows.overrides import with_flags
-from flows.place import default_home
 from flows.presets import preset as preset_named
 from infra import records
 from tasks.registry import champion_at, open_registry
@@ -36,7 +34,7 @@ def nightly(
     was the champion: the same `at` is the same run, and goes on where it stopped. `from_champion=False` starts from the
     configuration's own policy. `home` (default: LONGBREATH_HOME) is where runs are kept.
     """
-    place = Home(Path(home) if home else default_home())
+    place = Home.at(home)
     moment = (at or flow_run.scheduled_start_time or datetime.now(UTC)).astimezone(UTC)
     config = with_flags(preset_named(preset), tuple(settings or ()))
     config = replace(config, name="nightly", seed=int(moment.strftime("%Y%m%d")))

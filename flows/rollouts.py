@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prefect import flow, get_run_logger
 
 from flows.config import RunConfig
 from flows.engine import FlowLog
 from flows.home import Home, open_shard_desk
-from flows.place import default_home
 from infra import records
 from infra.manifest import Manifest
 from tasks.rollouts import RolloutPlan, roll_out
@@ -25,7 +22,7 @@ def rollouts(config: str, plan: str, parents: list[str], salt: str = "", home: s
     settings = records.from_json(RunConfig, config.encode(), where="parameter config")
     shard = records.from_json(RolloutPlan, plan.encode(), where="parameter plan")
     made_from = tuple(records.from_json(Manifest, p.encode(), where="parameter parents") for p in parents)
-    place = Home(Path(home) if home else default_home())
+    place = Home.at(home)
     name = shard.requests[0].group_id
     with open_shard_desk(place, settings, FlowLog(get_run_logger()), salt=salt, shard=name) as desk:
         work = roll_out(desk, shard, parents=made_from, config=settings.rollouts, gates=settings.gates)
