@@ -22,6 +22,7 @@ test: $(VENV)/.ready
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -131,7 +131,7 @@ def _trained_and_judged(
     rival = reigning(home, desk, run, config, registry, candidate=policy, before=before, held_out=pools.held_out)
     verdict = judge_candidate(
         measurement(desk, after, config.benchmark, pools.held_out),
-        measurement(desk, rival, config.benchmark, pools.held_out),
+        rival,
         config.benchmark,
         pools.held_out,
     )

@@ -12,9 +12,10 @@ from infra.digests import digest_folder
 from infra.registry import Registry
 from tasks.benchmark import Benchmarked
 from tasks.policies import Policy, adopt
-from tasks.registry import fetch, rival_of
+from tasks.registry import fetch, measurement, rival_of
 from tasks.stage import Desk, Runner
 from tasks.workshop import Workshop
+from training.evaluation.promotion import Measurement
 
 
 def reigning(
@@ -27,16 +28,18 @@ def reigning(
     candidate: Policy,
     before: Benchmarked,
     held_out: TaskPool,
-) -> Benchmarked:
-    """The rival's benchmark: the champion's, measured now; `before` where there is none or training began from it."""
+) -> Measurement:
+    """Whom the candidate must beat, measured: the champion, or the policy it started from where there is none."""
     version = rival_of(registry, digest_folder(candidate.folder(desk)))
     if version is None:
-        return before
+        return measurement(desk, before, config.benchmark, held_out, name="start")
     champion = fetch(registry, version, home.root / "champions")
     if champion.sha256 == digest_folder(before.policy.folder(desk)):
-        return before
+        return measurement(desk, before, config.benchmark, held_out)
     desk.progress.say(f"the champion is version {version}: it meets the same tasks")
     # An engine never goes back to older weights, so the champion gets one of its own.
     with Workshop(config.engine, home.root / "work" / f"{desk.run_id}-champion") as workshop:
         policy = Policy(manifest=run(adopt(champion.folder, digest=champion.sha256)), version=champion.policy_version)
-        return benchmark_policy(replace(desk, workshop=workshop), run, config, policy, held_out, "benchmark champion")
+        own = replace(desk, workshop=workshop)
+        done = benchmark_policy(own, run, config, policy, held_out, "benchmark champion")
+    return measurement(desk, done, config.benchmark, held_out)

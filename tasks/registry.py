@@ -54,7 +54,9 @@ def start_run(desk: Desk, config: TrackingConfig, uri: str, *, params: Mapping[s
     return tracking.start(key, name=desk.run_id, params=params, tags={"longbreath.code_version": code_version()})
 
 
-def measurement(desk: Desk, done: Benchmarked, config: BenchmarkConfig, pool: TaskPool) -> Measurement:
+def measurement(
+    desk: Desk, done: Benchmarked, config: BenchmarkConfig, pool: TaskPool, *, name: str = "champion"
+) -> Measurement:
     """A benchmark as promotion reads it."""
     excluded = sum(len(g.excluded) for g in done.groups(desk))
     return Measurement(
@@ -63,6 +65,7 @@ def measurement(desk: Desk, done: Benchmarked, config: BenchmarkConfig, pool: Ta
         evaluation_digest=digest_of([config, pool.digest]),
         rewards=done.rewards(desk),
         num_excluded=excluded + sum(isinstance(j.result, Unjudged) for j in done.verdicts(desk)),
+        name=name,
     )
 
 

@@ -42,9 +42,7 @@ def tokenizer(folder):
 @pytest.mark.parametrize("generate", [False, True])
 def test_the_template_and_the_qwen3_renderer_give_the_same_ids(tokenizer, name, tools, generate):
     messages = CONVERSATIONS[name]
-    text = tokenizer.apply_chat_template(
-        messages, tools=tools, add_generation_prompt=generate, tokenize=False
-    )
+    text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=generate, tokenize=False)
     rendered = Qwen3Renderer(tokenizer).render_ids(messages, tools=tools, add_generation_prompt=generate)
     assert tokenizer.decode(rendered) == text
     assert tokenizer.encode(text, add_special_tokens=False) == rendered
@@ -65,9 +63,7 @@ def test_the_same_seed_writes_the_same_weights(folder, tmp_path):
 
 def test_the_folder_loads_and_ends_its_turns_with_im_end(folder, tokenizer):
     model = AutoModelForCausalLM.from_pretrained(folder)
-    assert (
-        model.config.eos_token_id == tokenizer.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
-    )
+    assert model.config.eos_token_id == tokenizer.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
 
 

@@ -42,9 +42,7 @@ def copying_turns(trajectories: Iterable[Trajectory], tokenizer: Any) -> tuple[C
     return tuple(turns)
 
 
-def drill_samples(
-    turns: Sequence[CopyingTurn], tokenizer: Any, count: int, rng: random.Random
-) -> tuple[Sample, ...]:
+def drill_samples(turns: Sequence[CopyingTurn], tokenizer: Any, count: int, rng: random.Random) -> tuple[Sample, ...]:
     """`count` turns drawn from `turns`, renumbered, as samples whose loss lies on what is said.
 
     Raises SampleError when `turns` is empty and some are wanted.

@@ -58,9 +58,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.errors = ErrorClasses(self.suite)
 
-    def outcome(
-        self, status: Status, fault: str = "", payload: str | None = None, thought: str = ""
-    ) -> HarnessOutcome:
+    def outcome(self, status: Status, fault: str = "", payload: str | None = None, thought: str = "") -> HarnessOutcome:
         return HarnessOutcome(
             status=status, fault=fault, turns=tuple(self.turns), final_payload=payload, final_thought=thought
         )
@@ -203,4 +201,3 @@ def _observe(run: _Run, turn: Turn, calls: list[Any], text: str) -> None:
         run.messages.append({"role": "user", "content": text})
     for call in calls:
         run.messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
-

@@ -183,9 +183,7 @@ def run(
             torch.cuda.empty_cache()
         seconds, gib = timed(make(), steps, device)
         mfu = flops_per_step(parameters, tokens, length, shape) / seconds / peak_flops if peak_flops else None
-        lines.append(
-            {"step": contender, "device": name, "tokens_per_s": tokens / seconds, "mfu": mfu, "peak_gib": gib}
-        )
+        lines.append({"step": contender, "device": name, "tokens_per_s": tokens / seconds, "mfu": mfu, "peak_gib": gib})
         print(json.dumps(lines[-1]), flush=True)
     return lines
 

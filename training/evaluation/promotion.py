@@ -16,6 +16,7 @@ class Measurement:
     """A policy's benchmark. `evaluation_digest` names pool, attempts, sampling, harness, gates and box images.
 
     `rewards[task_id]` holds one reward per judged attempt; `num_excluded` attempts had no verdict (our fault).
+    `name` is what the verdict calls the one that is to be beaten.
     """
 
     policy_version: int
@@ -23,6 +24,7 @@ class Measurement:
     evaluation_digest: str
     rewards: Mapping[str, Sequence[float]]
     num_excluded: int
+    name: str = "champion"
 
     @property
     def excluded_share(self) -> float:
@@ -72,7 +74,7 @@ def decide(
     """
     refusals = _unsound(candidate, rule, "candidate")
     if champion is not None:
-        refusals += _unsound(champion, rule, "champion") + _unlike(candidate, champion)
+        refusals += _unsound(champion, rule, champion.name) + _unlike(candidate, champion)
     comparison: Comparison | None = None
     if champion is not None and not refusals:
         comparison = compare(
@@ -81,7 +83,7 @@ def decide(
         refusals += _too_weak(comparison, rule)
     return PromotionVerdict(
         promote=not refusals,
-        reasons=tuple(refusals) or (_why(comparison, rule),),
+        reasons=tuple(refusals) or (_why(comparison, champion, rule),),
         candidate_version=candidate.policy_version,
         champion_version=champion.policy_version if champion is not None else None,
         evaluation_digest=candidate.evaluation_digest,
@@ -105,11 +107,11 @@ def _unlike(candidate: Measurement, champion: Measurement) -> list[str]:
     out: list[str] = []
     if candidate.evaluation_digest != champion.evaluation_digest:
         out.append(
-            f"measured differently: candidate on evaluation {candidate.evaluation_digest[:12]}, champion on "
-            f"{champion.evaluation_digest[:12]}; benchmark the champion again with this config"
+            f"measured differently: candidate on evaluation {candidate.evaluation_digest[:12]}, {champion.name} on "
+            f"{champion.evaluation_digest[:12]}; benchmark the {champion.name} again with this config"
         )
     if candidate.weights_digest == champion.weights_digest:
-        out.append(f"candidate and champion are the same weights ({candidate.weights_digest[:12]})")
+        out.append(f"candidate and {champion.name} are the same weights ({candidate.weights_digest[:12]})")
     return out
 
 
@@ -132,11 +134,11 @@ def _points(gain: Estimate) -> str:
     return f"{100 * gain.mean:+.1f} points [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
 
 
-def _why(comparison: Comparison | None, rule: PromotionRule) -> str:
-    if comparison is None:
+def _why(comparison: Comparison | None, champion: Measurement | None, rule: PromotionRule) -> str:
+    if comparison is None or champion is None:
         return "there is no champion yet, and the measurement is sound"
     gain = comparison.gain
     return (
-        f"gain of {_points(gain)} over the champion on {gain.n} tasks; the lower end exceeds "
+        f"gain of {_points(gain)} over the {champion.name} on {gain.n} tasks; the lower end exceeds "
         f"{100 * rule.min_gain:+.1f} (sign-flip p = {comparison.p_value:.4f})"
     )

@@ -86,6 +86,13 @@ def test_a_clear_gain_on_the_same_evaluation_is_promoted_with_its_numbers() -> N
     assert "over the champion on 60 tasks" in why
 
 
+def test_a_first_candidate_is_said_to_beat_the_start_and_not_a_champion_that_is_not_there() -> None:
+    promote, why = verdict(measured(0.9, 2), dataclasses.replace(measured(0.3, 0), name="start"))
+    assert promote
+    assert "over the start on 60 tasks" in why
+    assert "champion" not in why
+
+
 def test_an_equal_is_refused() -> None:
     promote, why = verdict(measured(0.5, 2, seed=1), measured(0.5, 1, seed=2))
     assert not promote
