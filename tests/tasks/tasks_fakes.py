@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from environments.types import Group, Judged, Limits, TaskPool, TaskSpec, Trajectory, Turn, Unjudged, Usage, Verdict
+from environments.types import Group, Judged, Limits, TaskPool, TaskSpec, Trajectory, Unjudged, Usage, Verdict
 from infra import records
 from infra.manifest import Manifest
 from infra.store import LocalStore
 from tasks.progress import Silent
 from tasks.stage import Desk, Stage, Work, perform
 from tasks.workshop import EngineConfig, Workshop
+from tests.fake_records import a_rollout, a_turn
 
 COUNT = Stage(name="count", version=1, kind="report")
 
@@ -72,33 +73,17 @@ def a_pool(*names: str) -> TaskPool:
 
 def a_trajectory(group_id: str, index: int, task_id: str, *, version: int = 0) -> Trajectory:
     rollout_id = f"{group_id}-{index}"
-    turn = Turn(
-        index=0,
-        call_id=f"{rollout_id}-c0",
-        tool_call_id="t0",
-        agent_id="main",
-        source="sandbox",
-        thought="look first",
-        action="ls",
-        observation="check",
-        exit_code=0,
-        error_class=None,
-        duration_s=0.5,
-    )
-    return Trajectory(
-        rollout_id=rollout_id,
+    turn = a_turn(call_id=f"{rollout_id}-c0", thought="look first", observation="check", duration_s=0.5)
+    return a_rollout(
+        rollout_id,
         group_id=group_id,
         index=index,
-        attempt=0,
         task_id=task_id,
-        status="completed",
-        fault="",
-        chains=(),
         turns=(turn,),
         final_payload="done",
         usage=Usage(turns=1, calls=2, prompt_tokens=50, completion_tokens=10, wall_s=1.0, sandbox_s=0.5),
-        policy_versions=(version, version),
         final_state_uri=f"states/{rollout_id}.tar",
+        version=version,
     )
 
 

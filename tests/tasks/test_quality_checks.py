@@ -9,62 +9,22 @@ from typing import Any
 import pytest
 
 from environments.types import (
-    Chain,
     GateResult,
     Group,
     Judged,
-    Segment,
     Trajectory,
-    Turn,
     Unjudged,
-    Usage,
     Verdict,
 )
 from tasks.quality_checks import QualityError, check_trajectories, refuse, trajectory_rows, validate_rows
+from tests.fake_records import a_chain, a_rollout, a_turn, rendered, sampled
 
 
 def rollout(group: str, index: int) -> Trajectory:
     rollout_id = f"{group}-{index}"
-    chain = Chain(
-        chain_id=f"{rollout_id}-c",
-        rollout_id=rollout_id,
-        agent_id="main",
-        role="main",
-        parent_chain_id=None,
-        fork_cause="root",
-        segments=(
-            Segment(ids=(5, 6), logprobs=(), trainable=False, call_id="k", policy_version=-1),
-            Segment(ids=(7, 8, 9), logprobs=(-0.1, -0.2, -0.3), trainable=True, call_id="k", policy_version=3),
-        ),
-    )
-    turn = Turn(
-        index=0,
-        call_id="k",
-        tool_call_id="x",
-        agent_id="main",
-        source="sandbox",
-        thought="",
-        action="ls",
-        observation="",
-        exit_code=0,
-        error_class=None,
-        duration_s=0.1,
-    )
-    return Trajectory(
-        rollout_id=rollout_id,
-        group_id=group,
-        index=index,
-        attempt=0,
-        task_id="t",
-        status="completed",
-        fault="",
-        chains=(chain,),
-        turns=(turn,),
-        final_payload="{}",
-        usage=Usage(turns=1, calls=1, prompt_tokens=2, completion_tokens=3, wall_s=1.0, sandbox_s=0.1),
-        policy_versions=(3, 3),
-        final_state_uri="",
-    )
+    said = sampled(7, 8, 9, logprobs=(-0.1, -0.2, -0.3), version=3)
+    chain = a_chain(rollout_id, rendered(5, 6), said)
+    return a_rollout(rollout_id, group_id=group, index=index, chains=(chain,), turns=(a_turn(),), version=3)
 
 
 def judged(trajectory: Trajectory, reward: float) -> Judged:

@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from environments.types import Chain, Group, Judged, Role, Segment, Trajectory, Unjudged, Usage, Verdict
+from environments.types import Chain, Group, Judged, Role, Trajectory, Unjudged, Verdict
 from infra.engines.base import Sampling
+from tests.fake_records import a_chain, a_rollout, rendered, sampled
 from training.advantages import AdvantageConfig
 from training.samples import CreditRule, SampleError, demonstration_samples, samples_from
 
@@ -16,39 +17,14 @@ SAMPLING = Sampling(temperature=0.7)
 CONFIG = AdvantageConfig()
 
 
-def chain(rollout: str, name: str, sampled: int, role: Role = "main") -> Chain:
-    return Chain(
-        chain_id=f"{rollout}.{name}",
-        rollout_id=rollout,
-        agent_id="a",
-        role=role,
-        parent_chain_id=None,
-        fork_cause="root",
-        segments=(
-            Segment(ids=(1, 2, 3), logprobs=(), trainable=False, call_id="", policy_version=-1),
-            Segment(ids=(7,) * sampled, logprobs=(-0.5,) * sampled, trainable=True, call_id="k", policy_version=4),
-            Segment(ids=(9,), logprobs=(), trainable=False, call_id="", policy_version=-1),
-        ),
-    )
+def chain(rollout: str, name: str, tokens: int, role: Role = "main") -> Chain:
+    segments = (rendered(1, 2, 3), sampled(*(7,) * tokens, version=4), rendered(9))
+    return a_chain(rollout, *segments, chain_id=f"{rollout}.{name}", role=role)
 
 
 def rollout(index: int, *chains: Chain) -> Trajectory:
     name = f"r{index}"
-    return Trajectory(
-        rollout_id=name,
-        group_id="g",
-        index=index,
-        attempt=0,
-        task_id="t",
-        status="completed",
-        fault="",
-        chains=chains or (chain(name, "c0", 5),),
-        turns=(),
-        final_payload="{}",
-        usage=Usage(turns=1, calls=1, prompt_tokens=3, completion_tokens=5, wall_s=1, sandbox_s=0),
-        policy_versions=(4, 4),
-        final_state_uri="",
-    )
+    return a_rollout(name, index=index, chains=chains or (chain(name, "c0", 5),), version=4)
 
 
 def group(*members: Trajectory, size: int | None = None) -> Group:

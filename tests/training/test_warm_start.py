@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from environments.types import Chain, Segment, Trajectory, Usage
+from environments.types import Trajectory
+from tests.fake_records import a_chain, a_rollout, rendered, sampled
 from tests.fakes import make_tiny_folder
 from training.copy_drill import CopyingTurn, copying_turns, drill_samples
 from training.samples import SampleError
@@ -30,36 +31,13 @@ def tokenizer(policy: Path) -> Tokenizer:
 
 
 def demonstration(tokenizer: Tokenizer, name: str, *turns: CopyingTurn) -> Trajectory:
-    segments = tuple(
-        Segment(ids=ids, logprobs=(-0.1,) * len(ids) if said else (), trainable=said, call_id="k", policy_version=0)
+    segments = [
+        sampled(*ids) if said else rendered(*ids)
         for turn in turns
         for text, said in ((turn.read, False), (turn.said, True))
-        for ids in (tuple(tokenizer.encode(text, add_special_tokens=False)),)
-    )
-    chain = Chain(
-        chain_id=f"{name}.c",
-        rollout_id=name,
-        agent_id="main",
-        role="main",
-        parent_chain_id=None,
-        fork_cause="root",
-        segments=segments,
-    )
-    return Trajectory(
-        rollout_id=name,
-        group_id=name,
-        index=0,
-        attempt=0,
-        task_id="t",
-        status="completed",
-        fault="",
-        chains=(chain,),
-        turns=(),
-        final_payload="{}",
-        usage=Usage(turns=1, calls=1, prompt_tokens=3, completion_tokens=5, wall_s=1, sandbox_s=0),
-        policy_versions=(0, 0),
-        final_state_uri="",
-    )
+        for ids in (tokenizer.encode(text, add_special_tokens=False),)
+    ]
+    return a_rollout(name, chains=(a_chain(name, *segments),))
 
 
 def test_only_turns_that_say_a_number_they_have_just_read_are_drilled(tokenizer: Tokenizer) -> None:

@@ -6,20 +6,13 @@ from dataclasses import replace
 
 from environments.harnesses.error_classes import classed
 from environments.suites.service_repair.suite import ServiceRepair
-from environments.types import Turn
+from tests.fake_records import a_turn
 
-LISTED = Turn(
-    index=0,
-    call_id="c",
-    tool_call_id="t",
-    agent_id="main",
+LISTED = a_turn(
     source="wire",
-    thought="",
     action="cat nothing",
     observation="cat: nothing: No such file or directory\n[exit 1]",
     exit_code=1,
-    error_class=None,
-    duration_s=0.1,
 )
 
 

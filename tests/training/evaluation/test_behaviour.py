@@ -6,17 +6,13 @@ import pytest
 from evaluation_fakes import run
 
 from environments.types import (
-    Chain,
     Judged,
     Limits,
-    Segment,
     TaskSpec,
-    Trajectory,
-    Turn,
     Unjudged,
-    Usage,
     Verdict,
 )
+from tests.fake_records import a_chain, a_rollout, a_turn, rendered, sampled
 from training.evaluation.behaviour import ActKind, measure_behaviour
 from training.evaluation.runs import runs_of
 
@@ -47,52 +43,15 @@ def test_looking_after_an_error_counts_the_very_next_turn() -> None:
 
 
 def test_runs_are_made_of_judged_rollouts_with_the_context_of_each_turn() -> None:
-    chain = Chain(
-        chain_id="c",
-        rollout_id="r",
-        agent_id="main",
-        role="main",
-        parent_chain_id=None,
-        fork_cause="root",
-        segments=(
-            Segment(ids=(1, 2, 3), logprobs=(), trainable=False, call_id="k0", policy_version=-1),
-            Segment(ids=(4, 5), logprobs=(-0.1, -0.2), trainable=True, call_id="k0", policy_version=0),
-            Segment(ids=(6,), logprobs=(), trainable=False, call_id="k1", policy_version=-1),
-            Segment(ids=(7,), logprobs=(-0.3,), trainable=True, call_id="k1", policy_version=0),
-        ),
+    chain = a_chain(
+        "r",
+        rendered(1, 2, 3, call_id="k0"),
+        sampled(4, 5, call_id="k0"),
+        rendered(6, call_id="k1"),
+        sampled(7, call_id="k1"),
     )
-    turns = tuple(
-        Turn(
-            index=i,
-            call_id=f"k{i}",
-            tool_call_id=f"x{i}",
-            agent_id="main",
-            source="sandbox",
-            thought="",
-            action="ls",
-            observation="",
-            exit_code=0,
-            error_class=None,
-            duration_s=0.0,
-        )
-        for i in range(2)
-    )
-    usage = Usage(turns=2, calls=2, prompt_tokens=4, completion_tokens=3, wall_s=1.0, sandbox_s=0.1)
-    trajectory = Trajectory(
-        rollout_id="r",
-        group_id="g",
-        index=0,
-        attempt=0,
-        task_id="t",
-        status="completed",
-        fault="",
-        chains=(chain,),
-        turns=turns,
-        final_payload=None,
-        usage=usage,
-        policy_versions=(0, 0),
-        final_state_uri="",
-    )
+    turns = tuple(a_turn(index=i, call_id=f"k{i}") for i in range(2))
+    trajectory = a_rollout("r", chains=(chain,), turns=turns)
     task = TaskSpec(
         task_id="t", suite="s", instruction="", seed=0, horizon=4, limits=Limits(max_turns=9, max_tokens=99)
     )
