@@ -44,6 +44,19 @@ def make_tiny_folder(
     return write_policy(path, _train_tokenizer(vocab), shape, vocab_size=vocab, seed=seed)
 
 
+def long_context_shape(*, layers: int) -> PolicyShape:
+    """Narrow, and with room for the prompts of command-line agents, which run to tens of thousands of tokens."""
+    return PolicyShape(
+        vocab_size=4096,
+        hidden_size=32,
+        intermediate_size=64,
+        num_layers=layers,
+        num_heads=4,
+        num_kv_heads=2,
+        max_positions=131_072,
+    )
+
+
 def _train_tokenizer(vocab: int):
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -21,6 +21,7 @@ import pytest
 TESTS = Path(__file__).parent
 sys.path += [str(TESTS / "environments" / room) for room in ("harnesses", "polar")]
 
+from fakes import long_context_shape  # noqa: E402
 from harness_rooms import SUITE, answers, room_for, says  # noqa: E402
 
 from environments.gates.judge import GateConfig, judge  # noqa: E402
@@ -38,7 +39,7 @@ from infra.engines.local import LocalEngine, LocalSettings  # noqa: E402
 from training.advantages import AdvantageConfig  # noqa: E402
 from training.config import OptimizerConfig, TrainConfig  # noqa: E402
 from training.losses.cispo import Cispo  # noqa: E402
-from training.policy import PolicyShape, build_policy  # noqa: E402
+from training.policy import build_policy  # noqa: E402
 from training.samples import Sample, samples_from  # noqa: E402
 from training.trainer import Trainer  # noqa: E402
 
@@ -52,15 +53,7 @@ SETTINGS = LocalSettings(num_slots=4, chunk_tokens=512)
 @pytest.fixture(scope="session")
 def long_policy(tmp_path_factory) -> Path:
     """An untrained policy that reads the long prompts of command-line agents in few tokens."""
-    shape = PolicyShape(
-        vocab_size=4096,
-        hidden_size=32,
-        intermediate_size=64,
-        num_layers=1,
-        num_heads=4,
-        num_kv_heads=2,
-        max_positions=131_072,
-    )
+    shape = long_context_shape(layers=1)
     folder = tmp_path_factory.mktemp("long") / "policy"
     return build_policy(folder, corpus=pydoc_data.topics.topics.values(), shape=shape, seed=0)
 

@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = [ROOT / "tests" / "environments" / room for room in ("harnesses", "polar")]
 sys.path[:0] = [str(p) for p in (ROOT, ROOT / "tests", ROOT / "tests" / "benchmarks", *ROOMS)]
 
+from fakes import long_context_shape  # noqa: E402
 from harness_rooms import SUITE, one_rollout, room_for, says  # noqa: E402
 from polar_fidelity_clients import DRIVERS, Driver, Received, lost_texts, scripted  # noqa: E402
 
@@ -49,22 +50,14 @@ from infra.engines.base import Completion, GenerateRequest, Sampling, TokenDelta
 from infra.engines.forced import ForcedEngine  # noqa: E402
 from infra.engines.local import LocalEngine, LocalSettings  # noqa: E402
 from training.config import TrainConfig  # noqa: E402
-from training.policy import PolicyShape, build_policy  # noqa: E402
+from training.policy import build_policy  # noqa: E402
 from training.samples import sample_from_chain  # noqa: E402
 from training.trainer import Trainer  # noqa: E402
 
 ANSWER = '{"answer": "done"}'
 SUBMIT = f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo '{ANSWER}'"
 LINE_BITS = 28  # a call index above that belongs to no main agent: a title, say
-SHAPE = PolicyShape(
-    vocab_size=4096,
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    max_positions=131_072,
-)
+SHAPE = long_context_shape(layers=2)
 
 
 class CountedEngine:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fake_records import a_rollout, a_turn
+
 from environments.types import Group, Judged, Limits, TaskPool, TaskSpec, Trajectory, Unjudged, Usage, Verdict
 from infra import records
 from infra.manifest import Manifest
@@ -13,7 +15,6 @@ from infra.store import LocalStore
 from tasks.progress import Silent
 from tasks.stage import Desk, Stage, Work, perform
 from tasks.workshop import EngineConfig, Workshop
-from tests.fake_records import a_rollout, a_turn
 
 COUNT = Stage(name="count", version=1, kind="report")
 

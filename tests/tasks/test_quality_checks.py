@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_records import a_chain, a_rollout, a_turn, rendered, sampled
 
 from environments.types import (
     GateResult,
@@ -17,7 +18,6 @@ from environments.types import (
     Verdict,
 )
 from tasks.quality_checks import QualityError, check_trajectories, refuse, trajectory_rows, validate_rows
-from tests.fake_records import a_chain, a_rollout, a_turn, rendered, sampled
 
 
 def rollout(group: str, index: int) -> Trajectory:

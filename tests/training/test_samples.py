@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from fake_records import a_chain, a_rollout, rendered, sampled
 
 from environments.types import Chain, Group, Judged, Role, Trajectory, Unjudged, Verdict
 from infra.engines.base import Sampling
-from tests.fake_records import a_chain, a_rollout, rendered, sampled
 from training.advantages import AdvantageConfig
 from training.samples import CreditRule, SampleError, demonstration_samples, samples_from
 

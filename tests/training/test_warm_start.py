@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+from fake_records import a_chain, a_rollout, rendered, sampled
+from fakes import make_tiny_folder
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from environments.types import Trajectory
-from tests.fake_records import a_chain, a_rollout, rendered, sampled
-from tests.fakes import make_tiny_folder
 from training.copy_drill import CopyingTurn, copying_turns, drill_samples
 from training.samples import SampleError
 from training.warm_start import imitate

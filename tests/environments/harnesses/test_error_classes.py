@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fake_records import a_turn
+
 from environments.harnesses.error_classes import classed
 from environments.suites.service_repair.suite import ServiceRepair
-from tests.fake_records import a_turn
 
 LISTED = a_turn(
     source="wire",

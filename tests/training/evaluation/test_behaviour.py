@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evaluation_fakes import run
+from fake_records import a_chain, a_rollout, a_turn, rendered, sampled
 
 from environments.types import (
     Judged,
@@ -12,7 +13,6 @@ from environments.types import (
     Unjudged,
     Verdict,
 )
-from tests.fake_records import a_chain, a_rollout, a_turn, rendered, sampled
 from training.evaluation.behaviour import ActKind, measure_behaviour
 from training.evaluation.runs import runs_of
 
