@@ -3,8 +3,7 @@
 Measured on one softmax choice (see one_choice.py for what that leaves out): the rare token that the reward needs, and
 the case that CISPO loses: noisy rewards with large steps, where a trust region is what keeps luck from being learned.
 
-Left out: DISPO (arXiv 2602.00983), whose formula and constants were not at hand; GRPO without its KL term and
-Dr. GRPO, which are PPO's clip when a rollout is one token.
+Left out: GRPO without its KL term and Dr. GRPO, which are PPO's clip when a rollout is one token.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from training.experiments.one_choice import Choice, Run, run
 from training.losses.base import TokenLoss
 from training.losses.cispo import Cispo
 from training.losses.dapo import Dapo
+from training.losses.dispo import Dispo
 from training.losses.gspo import Gspo
 from training.losses.m1_mask import M1Mask
 from training.losses.ppo_clip import PpoClip
@@ -32,6 +32,7 @@ LOSSES: Mapping[str, TokenLoss] = {
     "gspo": Gspo(),
     "m1_mask": M1Mask(),
     "cispo": Cispo(max_ratio=5.0),
+    "dispo": Dispo(),
     "unclipped": Cispo(max_ratio=math.inf),
     "reinforce": Reinforce(),
 }

@@ -15,7 +15,7 @@ from training.experiments.one_choice import Run
 
 COLOURS = {
     "ppo_clip": "#8c564b", "dapo": "#e377c2", "gspo": "#7f7f7f", "m1_mask": "#bcbd22",
-    "cispo": "#d62728", "unclipped": "#1f77b4", "reinforce": "#2ca02c",
+    "cispo": "#d62728", "dispo": "#ff7f0e", "unclipped": "#1f77b4", "reinforce": "#2ca02c",
 }  # fmt: skip
 
 # Losses that coincide where no clip acts are drawn dashed above the one they hide.

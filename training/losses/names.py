@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 LOSS_NAMES = (
-    "cispo", "cispo_two_sided", "dapo", "dr_grpo", "grpo", "gspo", "m1_mask", "nll", "ppo_clip", "reinforce",
+    "cispo", "cispo_two_sided", "dapo", "dispo", "dr_grpo", "grpo", "gspo", "m1_mask", "nll", "ppo_clip", "reinforce",
 )  # fmt: skip

@@ -9,6 +9,7 @@ from training.losses.base import LossConfigError, TokenLoss
 from training.losses.cispo import Cispo
 from training.losses.cispo_two_sided import CispoTwoSided
 from training.losses.dapo import Dapo
+from training.losses.dispo import Dispo
 from training.losses.dr_grpo import DrGrpo
 from training.losses.grpo import Grpo
 from training.losses.gspo import Gspo
@@ -21,7 +22,7 @@ from training.losses.reinforce import Reinforce
 LOSSES: Mapping[str, type[TokenLoss]] = {
     kind.name: kind
     for kind in (
-        Cispo, CispoTwoSided, Dapo, DrGrpo, Grpo, Gspo, M1Mask, NegativeLogLikelihood, PpoClip, Reinforce,
+        Cispo, CispoTwoSided, Dapo, Dispo, DrGrpo, Grpo, Gspo, M1Mask, NegativeLogLikelihood, PpoClip, Reinforce,
     )
 }  # fmt: skip
 MISMATCHES: Mapping[str, type[Mismatch]] = {kind.name: kind for kind in (NoCorrection, Tis, Mis, IcePop)}

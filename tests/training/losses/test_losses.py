@@ -14,6 +14,7 @@ from training.losses.base import LossConfigError, LossWarning, TokenLoss, TokenT
 from training.losses.cispo import Cispo
 from training.losses.cispo_two_sided import CispoTwoSided
 from training.losses.dapo import Dapo, soft_overlong_penalty
+from training.losses.dispo import Dispo
 from training.losses.dr_grpo import DrGrpo
 from training.losses.grpo import Grpo
 from training.losses.gspo import Gspo, sequence_log_ratio
@@ -166,6 +167,16 @@ def test_cispo_gradient_is_minus_capped_ratio_times_advantage_for_every_token(ca
     assert (new.grad != 0).all()
 
 
+def test_dispo_clamps_the_ratio_of_good_and_bad_tokens_apart() -> None:
+    ratios = line([0.5, 2.0, 20.0, 0.5, 2.0, 200.0])
+    new = line([-1.0] * 6).requires_grad_(True)
+    result = Dispo()(terms(new, -1 - ratios.log(), line([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])))
+    result.loss_N.sum().backward()
+    assert_close(result.loss_N.detach(), line([0.8, 2.0, 11.0, -0.5, -2.0, -101.0]))
+    assert_close(new.grad, line([-0.8, -2.0, -11.0, 0.5, 2.0, 101.0]))  # no token loses its gradient
+    assert result.clipped_N.tolist() == [True, False, True, False, False, True]
+
+
 def test_m1_mask_has_the_gradient_of_ppo_clip_wherever_the_cap_does_not_bind() -> None:
     generator = torch.Generator().manual_seed(4)
     start = torch.randn(200, generator=generator, dtype=torch.float64)
@@ -207,6 +218,8 @@ def test_a_cap_below_two_is_warned_of() -> None:
 def test_contradictory_losses_are_refused() -> None:
     with pytest.raises(LossConfigError, match="dual_clip"):
         Dapo(dual_clip=1.1)
+    with pytest.raises(LossConfigError, match=r"incorrect tokens to \[1\.2, 101"):
+        Dispo(incorrect_min=1.2)
     with pytest.raises(LossConfigError, match="clip_low"):
         PpoClip(clip_low=1.0)
     with pytest.raises(LossConfigError, match="reference"):
