@@ -66,7 +66,7 @@ def m1_optimizer(learning_rate: float) -> OptimizerConfig:
 class LoraAdapter:
     """Train low-rank adapters of these linear layers instead of the full weights (needs the extra `lora`).
 
-    Checkpoints hold base and adapters, the published policy is merged. One process only.
+    Checkpoints hold base and adapters, the published policy is merged.
     """
 
     rank: int = 16

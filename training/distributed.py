@@ -81,6 +81,13 @@ def shard(policy: nn.Module, layers: Sequence[nn.Module], world: World) -> None:
         fully_shard(module, mesh=mesh)
 
 
+def is_sharded(policy: nn.Module) -> bool:
+    """Whether `shard` has split it over several processes."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(policy, FSDPModule)
+
+
 def release(policy: nn.Module) -> None:
     """Drop the gathered weights that a forward pass without a backward leaves in place of the sharded ones."""
     from torch.distributed.fsdp import FSDPModule
@@ -94,6 +101,20 @@ def full_tensor(value: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights by name, whole, on the CPU. A collective act where they are sharded.
+
+    A weight with two names (a tied head) is gathered once and stays one tensor, which is then saved once.
+    """
+    whole: dict[int, Tensor] = {}
+    names: dict[str, int] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        names[name] = id(value)
+        if id(value) not in whole:
+            whole[id(value)] = full_tensor(value.detach()).cpu()
+    return {name: whole[key] for name, key in names.items()}
 
 
 def copy_into(target: Tensor, whole: Tensor) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from training.attention import register_packed_attention
+from training.distributed import is_sharded, whole_weights
 from training.logprobs import ChunkLoss, HeadInputs, TokenStats, chunk_tokens_for, one_pass_loss, token_logprobs
 from training.packing import PackedRow
 
@@ -90,13 +89,15 @@ class PackedPolicy(nn.Module):
             raise ModelError(f"{type(self.body).__name__} has {len(found)} lists of layers; want exactly one")
         return list(found[0])
 
-    def exportable(self, gather: Callable[[Tensor], Tensor] | None) -> tuple[Any, dict[str, Tensor] | None]:
-        """The plain model to save (adapters merged), and its gathered weights where `gather` is needed."""
+    def exportable(self) -> tuple[Any, dict[str, Tensor] | None]:
+        """The plain model to save, and its weights where they are not simply its own: those of a sharded model whole
+        (a collective act), those of an adapted one merged."""
         if hasattr(self.model, "peft_config"):
-            return copy.deepcopy(self.model).merge_and_unload(), None
-        if gather is None:
-            return self.model, None
-        return self.model, {name: gather(value).cpu() for name, value in self.model.state_dict().items()}
+            from training.lora import merged_weights
+
+            plain = self.model.get_base_model()
+            return plain, merged_weights(plain, whole_weights(plain))
+        return self.model, whole_weights(self.model) if is_sharded(self) else None
 
     def _head_inputs(self, row: PackedRow) -> HeadInputs:
         device = row.token_ids_1T.device
@@ -129,8 +130,8 @@ class PackedPolicy(nn.Module):
 def export_folder(model: Any, state: dict[str, Tensor] | None, source: Path, target: Path) -> None:
     """Write a plain HF folder: weights and config of `model`, every other file (tokenizer, template) of `source`.
 
-    `state` overrides the weights (a sharded run passes the gathered ones). Published by a rename: `target` is
-    whole or absent. Raises ModelError if `target` exists.
+    `state` overrides the weights (a sharded run passes the gathered ones, one with adapters the merged ones).
+    Published by a rename: `target` is whole or absent. Raises ModelError if `target` exists.
     """
     if target.exists():
         raise ModelError(f"{target} exists already; policies are never overwritten, choose another folder")

@@ -18,7 +18,7 @@ from training.guards import GradientGuard
 from training.losses.aggregation import ChainShape, token_weights
 from training.losses.base import LossWarning, PerToken, TokenTerms
 from training.losses.grpo import k3
-from training.model import ModelError, PackedPolicy, export_folder, load_causal_lm
+from training.model import PackedPolicy, export_folder, load_causal_lm
 from training.packing import PackedRow, pack, plan_rows
 from training.reports import StepReport, TokenTable, UpdateReport, step_report, update_report
 from training.samples import Sample
@@ -62,8 +62,6 @@ class Trainer:
         if trained and config.lora is not None:
             from training.lora import add_adapters
 
-            if self.world.size > 1:
-                raise ModelError("adapters with several processes are not supported; set training.processes to 0 or 1")
             model = add_adapters(model, config.lora, config.seed)
         policy = PackedPolicy(model, precision=config.precision, chunk_elements=config.chunk_elements)
         if not trained:
@@ -113,7 +111,7 @@ class Trainer:
 
     def save_policy(self, folder: Path) -> Path:
         """Write the policy as a plain HF folder (weights, config, tokenizer files); returns `folder`."""
-        model, state = self.policy.exportable(full_tensor if self.world.size > 1 else None)
+        model, state = self.policy.exportable()
         if self.world.is_main:
             export_folder(model, state, self.model_folder, folder)
         self.world.barrier()

@@ -1,7 +1,8 @@
-"""One process and two (gloo, FSDP2): the same gradients, the same weights."""
+"""One process and two (gloo, FSDP2): the same gradients, the same weights, of the whole model or of adapters."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import socket
@@ -10,16 +11,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from training.config import OptimizerConfig, TrainConfig
+from training.checkpoint import Snapshot, restore
+from training.config import LoraAdapter, OptimizerConfig, TrainConfig
 from training.distributed import World
 from training.losses.gspo import Gspo
 from training.samples import Sample
 from training.trainer import Trainer
 
 Make = Callable[..., list[Sample]]
+WEIGHTS = "model.safetensors"
 SGD = OptimizerConfig(name="sgd", learning_rate=0.1, max_grad_norm=1e9)
 
 SCRIPT = """
@@ -56,7 +61,13 @@ dist.destroy_process_group()
 """
 
 
-def two_processes(model: Path, out: Path) -> None:
+Result = tuple[Snapshot, list[tuple[float, float, float]], list[np.ndarray]]
+
+
+def two_processes(model: Path, out: Path, cases: list[TrainConfig], batches: list[list[Sample]]) -> list[Result]:
+    """For each case its state, its reports' (loss, gradient norm, entropy) and log-probabilities, as rank 0 has them;
+    then the last state again, saved and restored. `policy-<case>` is left in `out`."""
+    (out / "inputs").write_bytes(pickle.dumps((cases, batches)))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -69,6 +80,28 @@ def two_processes(model: Path, out: Path) -> None:
     finally:
         for rank in ranks:
             rank.kill()
+    results: list[Result] = pickle.loads((out / "results").read_bytes())
+    restored, last = results[-1][0], results[-2][0]
+    assert all(torch.equal(value, restored.weights[name]) for name, value in last.weights.items())
+    assert last.optimizer.keys() == restored.optimizer.keys()
+    assert all(torch.equal(value, restored.optimizer[name]) for name, value in last.optimizer.items())
+    return results
+
+
+def require_like_one(model: Path, config: TrainConfig, batches: list[list[Sample]], result: Result) -> Trainer:
+    """The same steps in this process give the same reports, log-probabilities and, under SGD, movements."""
+    snapshot, reports, logprobs = result
+    alone = Trainer(model, config)
+    expected = [alone.train_step(batch) for batch in batches]
+    assert reports == [pytest.approx((r.loss, r.grad_norm, r.entropy), rel=1e-5) for r in expected]
+    for ours, theirs in zip(alone.logprobs(batches[0]), logprobs, strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), torch.from_numpy(theirs), atol=1e-4, rtol=0)
+    if config.optimizer.name == "sgd":  # Adam divides rounding noise by itself where a gradient is nearly 0
+        start = dict(Trainer(model, config).policy.named_parameters())
+        for name, parameter in alone.policy.named_parameters():
+            moved, theirs = parameter.detach() - start[name].detach(), snapshot.weights[name] - start[name].detach()
+            assert float((moved - theirs).norm()) <= 1e-5 * float(moved.norm())
+    return alone
 
 
 @pytest.mark.slow
@@ -81,25 +114,35 @@ def test_two_sharded_processes_train_like_one(tiny_llama: Path, make_samples: Ma
         TrainConfig(optimizer=OptimizerConfig(learning_rate=1e-3), token_budget=60, updates_per_batch=2),
     ]
     batches = [make_samples(5, seed=0), make_samples(5, seed=1)]
-    (tmp_path / "inputs").write_bytes(pickle.dumps((cases, batches)))
-    two_processes(tiny_llama, tmp_path)
-    results = pickle.loads((tmp_path / "results").read_bytes())
-    for config, (snapshot, reports, logprobs) in zip(cases, results[:-1], strict=True):
-        alone = Trainer(tiny_llama, config)
-        expected = [alone.train_step(batch) for batch in batches]
-        assert reports == [pytest.approx((r.loss, r.grad_norm, r.entropy), rel=1e-5) for r in expected]
-        for ours, theirs in zip(alone.logprobs(batches[0]), logprobs, strict=True):
-            torch.testing.assert_close(torch.from_numpy(ours), torch.from_numpy(theirs), atol=1e-4, rtol=0)
-        if config.optimizer.name == "sgd":  # Adam divides rounding noise by itself where a gradient is nearly 0
-            start = dict(Trainer(tiny_llama, config).policy.named_parameters())
-            for name, parameter in alone.policy.named_parameters():
-                moved, theirs = parameter.detach() - start[name].detach(), snapshot.weights[name] - start[name].detach()
-                assert float((moved - theirs).norm() / moved.norm()) < 1e-5
-    restored, last = results[-1][0], results[-2][0]
-    assert all(torch.equal(value, restored.weights[name]) for name, value in last.weights.items())
-    assert all(torch.equal(value, restored.optimizer[name]) for name, value in last.optimizer.items())
+    results = two_processes(tiny_llama, tmp_path, cases, batches)
+    for config, result in zip(cases, results[:-1], strict=True):
+        require_like_one(tiny_llama, config, batches, result)
+    assert load_file(tmp_path / "policy-0" / WEIGHTS).keys() == load_file(tiny_llama / WEIGHTS).keys()  # one head
     plain = Trainer(tmp_path / "policy-0", TrainConfig())
     assert all(torch.equal(p.detach(), results[0][0].weights[n]) for n, p in plain.policy.named_parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_sharded_processes_train_adapters_like_one(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="the extra `lora` is not installed")
+    adapter = LoraAdapter(rank=3, alpha=6.0)  # a rank that two processes cannot share evenly
+    sgd = dataclasses.replace(SGD, learning_rate=1.0)  # A moves by B, which starts at 0: less would be rounding noise
+    cases = [
+        TrainConfig(optimizer=sgd, token_budget=40, lora=adapter),
+        TrainConfig(optimizer=sgd, token_budget=60, lora=adapter, gradient_checkpointing=True),
+        TrainConfig(optimizer=OptimizerConfig(learning_rate=1e-3), token_budget=60, updates_per_batch=2, lora=adapter),
+    ]
+    batches = [make_samples(5, seed=0), make_samples(5, seed=1)]
+    results = two_processes(tiny_llama, tmp_path, cases, batches)
+    for number, (config, result) in enumerate(zip(cases, results[:-1], strict=True)):
+        alone = require_like_one(tiny_llama, config, batches, result)
+        restore(alone, result[0])  # what two ranks saved, one goes on from
+        alone.save_policy(tmp_path / f"alone-{number}")
+        ours, theirs = (load_file(tmp_path / f"{who}-{number}" / WEIGHTS) for who in ("alone", "policy"))
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+        assert not any("lora" in name or "base_layer" in name for name in theirs)
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(5, [[0, 2, 4], [1, 3, 4]]), (1, [[0], [0]]), (4, [[0, 2], [1, 3]])])
