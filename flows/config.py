@@ -18,7 +18,7 @@ from tasks.workshop import EngineConfig
 from training.curriculum.base import Strategy
 from training.curriculum.signal import mode_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CHECKOUT = Path(__file__).parent.parent
 
 

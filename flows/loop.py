@@ -32,10 +32,11 @@ from training.curriculum.monitor import ZeroGradientReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Where a run stands: its policy and what is known of its tasks."""
+    """Where a run stands: its policy, what is known of its tasks, and the iterations that the alarm still watches."""
 
     policy: Policy
     curriculum: Curriculum
+    watched: tuple[ZeroGradientReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +86,8 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
     if probes is not None:
         state = _folded(desk, run, state, probes, number)
     training, state = _gather(desk, run, config, state, number)
-    zero = zero_gradient(_evidence(training), _selection(training), config.curriculum)
-    desk.progress.show(zero_gradient_share=zero.zero_gradient_share)
+    watched = zero_gradient(_evidence(training), _selection(training), config.curriculum, state.watched)
+    desk.progress.show(zero_gradient_share=watched[-1].zero_gradient_share)
     policy = Policy(
         manifest=run(
             train(
@@ -102,10 +103,10 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
     )
     return Iteration(
         before=begun,
-        after=replace(state, policy=policy),
+        after=replace(state, policy=policy, watched=watched),
         probes=probes,
         training=training,
-        record=_record(probes, training, policy, zero, number),
+        record=_record(probes, training, policy, watched[-1], number),
     )
 
 

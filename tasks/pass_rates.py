@@ -18,7 +18,7 @@ from infra import records
 from infra.manifest import Manifest
 from tasks.stage import Desk, Stage, Work
 from training.curriculum.base import Decision, Evidence, Kind, Selection, Strategy, evidence_of
-from training.curriculum.monitor import ZeroGradientReport, watch
+from training.curriculum.monitor import ZeroGradientReport, watch, window
 from training.curriculum.pool import PoolChange, with_pool
 from training.curriculum.saving import from_json, to_json
 from training.curriculum.signal import AdvantageMode
@@ -37,18 +37,23 @@ class CurriculumConfig:
     """How tasks are chosen. `strategy` is a name of `training.curriculum.strategies`.
 
     `tasks_per_iteration` groups of `group_size` rollouts an iteration. The alarm rings when the share of groups that
-    carry gradient falls under `min_useful_share`.
+    carry gradient falls under `min_useful_share`, over as many iterations as hold `min_watched_rollouts` rollouts.
     """
 
     strategy: str = "posterior"
     tasks_per_iteration: int = 8
     group_size: int = 8
     min_useful_share: float = 0.4
+    min_watched_rollouts: int = 32
 
     def __post_init__(self) -> None:
         self.build("std")  # an unknown name is refused now, not after the first benchmark
         if self.tasks_per_iteration < 1:
             raise ValueError(f"curriculum.tasks_per_iteration is {self.tasks_per_iteration}; want at least 1")
+        if not 0 <= self.min_useful_share <= 1:
+            raise ValueError(f"curriculum.min_useful_share is {self.min_useful_share}; want a share in [0, 1]")
+        if self.min_watched_rollouts < 1:
+            raise ValueError(f"curriculum.min_watched_rollouts is {self.min_watched_rollouts}; want at least 1")
 
     def build(self, advantage: AdvantageMode) -> Strategy:
         """The strategy, for a trainer of this advantage. Raises CurriculumError on an unknown name or setting."""
@@ -175,9 +180,21 @@ def new_evidence(selection: Selection, groups: Iterable[Group], verdicts: Iterab
     return tuple(e for g in groups for e in evidence_of(g, judged, kind=kinds[g.task_id]))
 
 
-def zero_gradient(evidence: tuple[Evidence, ...], selection: Selection, config: CurriculumConfig) -> ZeroGradientReport:
-    """Where the iteration's rollouts and tokens went."""
-    return watch(evidence, selection, min_useful_share=config.min_useful_share)
+def zero_gradient(
+    evidence: tuple[Evidence, ...],
+    selection: Selection,
+    config: CurriculumConfig,
+    before: tuple[ZeroGradientReport, ...] = (),
+) -> tuple[ZeroGradientReport, ...]:
+    """Where the iteration's rollouts and tokens went: `before` with its report added, as far back as is watched."""
+    report = watch(
+        evidence,
+        selection,
+        min_useful_share=config.min_useful_share,
+        min_rollouts=config.min_watched_rollouts,
+        before=before,
+    )
+    return window((*before, report), config.min_watched_rollouts)
 
 
 def decision_rows(decisions: Iterable[Decision]) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ def test_groups_without_gradient_are_counted_with_their_rollouts(tmp_path):
     tasks = {t.task_id: t for t in POOL.tasks}
     groups = [a_group(f"g{i}", tasks[d.task_id], 2) for i, d in enumerate(selection.decisions)]
     verdicts = [j for g in groups for j in verdicts_of(g, False, False)]
-    report = zero_gradient(new_evidence(selection, groups, verdicts), selection, CONFIG)
+    (report,) = zero_gradient(new_evidence(selection, groups, verdicts), selection, CONFIG)
     assert report.zero_gradient_share == 1.0
     assert (report.all_fail.groups, report.all_fail.rollouts) == (len(groups), 2 * len(groups))
 
@@ -134,6 +134,8 @@ def test_the_state_is_kept_as_plain_json(tmp_path):
         ({"strategy": "luck"}, "no curriculum strategy 'luck'; choose one of"),
         ({"group_size": 1}, "group_size is 1"),
         ({"tasks_per_iteration": 0}, "tasks_per_iteration is 0; want at least 1"),
+        ({"min_useful_share": 40}, "min_useful_share is 40; want a share in"),
+        ({"min_watched_rollouts": 0}, "min_watched_rollouts is 0; want at least 1"),
     ],
 )
 def test_a_curriculum_that_cannot_work_is_refused_before_anything_is_run(changes, said):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from training.curriculum.base import Decision, Evidence, Selection, need
+from training.curriculum.base import Decision, Evidence, Selection
 from training.curriculum.signal import mixed_predictive
 
 
@@ -28,7 +28,8 @@ class ZeroGradientReport:
     `mixed`: rewards differ, so the group carries gradient. `all_pass`, `all_fail`: all rewards are equal, and the
     rollouts passed or not. `expected_useful` is the Beta-binomial predictive share of mixed groups, from what
     was believed at selection; NaN-free: it is None when no group has a decision. `surprise` is
-    (seen - expected) in standard deviations. `alarm` is empty, or says what is wrong.
+    (seen - expected) in standard deviations. `alarm` is empty, or says what is wrong. An iteration of which no rollout
+    could be judged has no groups: nothing of it carried gradient.
     """
 
     policy_version: int
@@ -45,13 +46,18 @@ class ZeroGradientReport:
         return self.all_fail.groups + self.all_pass.groups + self.mixed.groups
 
     @property
+    def num_rollouts(self) -> int:
+        """Rollouts in them."""
+        return self.all_fail.rollouts + self.all_pass.rollouts + self.mixed.rollouts
+
+    @property
     def useful_share(self) -> float:
-        """Share of groups that carry gradient."""
-        return self.mixed.groups / self.num_groups
+        """Share of groups that carry gradient; 0 without groups."""
+        return self.mixed.groups / max(1, self.num_groups)
 
     @property
     def zero_gradient_share(self) -> float:
-        """Share of groups that carry none."""
+        """Share of groups that carry none; 1 without groups."""
         return 1.0 - self.useful_share
 
     @property
@@ -70,7 +76,7 @@ class ZeroGradientReport:
         }
         for name in ("all_fail", "all_pass", "mixed"):
             share: Share = getattr(self, name)
-            out[f"zero_gradient/{name}_share"] = share.groups / self.num_groups
+            out[f"zero_gradient/{name}_share"] = share.groups / max(1, self.num_groups)
             out[f"zero_gradient/{name}_rollouts"] = share.rollouts
             out[f"zero_gradient/{name}_tokens"] = share.tokens
         if self.expected_useful is not None and self.surprise is not None:
@@ -80,14 +86,20 @@ class ZeroGradientReport:
 
 
 def watch(
-    evidence: Sequence[Evidence], selection: Selection, *, min_useful_share: float = 0.4, min_groups: int = 8
+    evidence: Sequence[Evidence],
+    selection: Selection,
+    *,
+    min_useful_share: float = 0.4,
+    min_rollouts: int = 32,
+    before: Sequence[ZeroGradientReport] = (),
 ) -> ZeroGradientReport:
     """Sort an iteration's groups, compare with the selection's beliefs, and sound the alarm.
 
-    The alarm rings when the useful share is under `min_useful_share` over at least `min_groups` groups. Raises
-    CurriculumError without evidence: an iteration of nothing is an error of the caller's.
+    The alarm rings when the useful share is under `min_useful_share`, over as many of the newest iterations (`before`:
+    the ones before this, in order) as hold `min_rollouts` rollouts; while all of them hold fewer it is silent. Rollouts
+    are what it waits for and not groups: a hard pool gets few and large ones. It rings at once when no rollout of the
+    iteration could be judged.
     """
-    need(len(evidence) > 0, "the monitor was given no evidence; watch an iteration after judging it")
     groups: dict[str, list[Evidence]] = {}
     for item in evidence:
         groups.setdefault(item.group_id, []).append(item)
@@ -98,18 +110,27 @@ def watch(
         share[1] += len(members)
         share[2] += sum(m.tokens for m in members)
     shares = {name: Share(groups=g, rollouts=r, tokens=t) for name, (g, r, t) in sorts.items()}
-    useful = shares["mixed"].groups / len(groups)
     expected, surprise = _expected(groups, selection.decisions)
-    rings = len(groups) >= min_groups and useful < min_useful_share
-    return ZeroGradientReport(
+    report = ZeroGradientReport(
         policy_version=selection.policy_version,
-        all_fail=shares["all_fail"],
-        all_pass=shares["all_pass"],
-        mixed=shares["mixed"],
+        **shares,
         expected_useful=expected,
         surprise=surprise,
-        alarm=_alarm(useful, min_useful_share, shares) if rings else "",
+        alarm="" if groups else _nothing_judged(selection),
     )
+    if report.alarm:
+        return report
+    return replace(report, alarm=_alarm(window((*before, report), min_rollouts), min_useful_share, min_rollouts))
+
+
+def window(reports: Sequence[ZeroGradientReport], min_rollouts: int) -> tuple[ZeroGradientReport, ...]:
+    """The fewest of the newest reports that hold `min_rollouts` rollouts together; all, where they hold fewer."""
+    held = 0
+    for number, report in enumerate(reversed(reports), start=1):
+        held += report.num_rollouts
+        if held >= min_rollouts:
+            return tuple(reports[-number:])
+    return tuple(reports)
 
 
 def _sort(members: list[Evidence]) -> str:
@@ -138,11 +159,25 @@ def _expected(groups: dict[str, list[Evidence]], decisions: Sequence[Decision]) 
     return float(chance.mean()), surprise
 
 
-def _alarm(useful: float, bound: float, shares: dict[str, Share]) -> str:
-    fail, passed = shares["all_fail"].groups, shares["all_pass"].groups
+def _nothing_judged(selection: Selection) -> str:
+    return (
+        f"none of the {selection.num_rollouts} rollouts asked for could be judged: faults of ours (engine, sandbox, "
+        "judge) took all of them, so nothing was learnt, of the tasks neither; the trajectories and verdicts say which"
+    )
+
+
+def _alarm(reports: Sequence[ZeroGradientReport], bound: float, min_rollouts: int) -> str:
+    fail, passed, mixed = (
+        sum(share.groups for share in shares)
+        for shares in zip(*((r.all_fail, r.all_pass, r.mixed) for r in reports), strict=True)
+    )
+    useful = mixed / (fail + passed + mixed)
+    if useful >= bound or sum(r.num_rollouts for r in reports) < min_rollouts:
+        return ""
     cause = (
         "most of the rest fail throughout: the tasks are too hard for this policy; add easier ones or raise max_turns"
         if fail >= passed
         else "most of the rest pass throughout: the pool is nearly solved; add harder tasks"
     )
-    return f"only {useful:.0%} of groups carry gradient (bound {bound:.0%}); {cause}"
+    over = f" of the last {len(reports)} iterations" if len(reports) > 1 else ""
+    return f"only {useful:.0%} of groups{over} carry gradient (bound {bound:.0%}); {cause}"
