@@ -57,8 +57,10 @@ def _first(section: Any) -> str:
 def _coerce(kind: Any, value: Any, dotted: str, source: str) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
+    # Records hold no mappings: a field for one holds its pairs.
+    given = tuple(value.items()) if isinstance(value, Mapping) else value
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return TypeAdapter(kind).validate_python(given)
     except ValidationError as error:
         said = error.errors()[0]["msg"]
         raise ConfigError(f"{source}: {dotted} is {value!r}: {said}") from error

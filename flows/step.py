@@ -28,7 +28,9 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
         config,
         name="step",
         iterations=1,
-        curriculum=replace(config.curriculum, strategy="uniform", tasks_per_iteration=tasks, group_size=group),
+        curriculum=replace(
+            config.curriculum, strategy="uniform", settings=(), tasks_per_iteration=tasks, group_size=group
+        ),
     )
     with open_desk(Home(home), config, progress) as desk:
         notes = Home(home).run(desk.run_id) / STAGES

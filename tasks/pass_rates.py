@@ -36,8 +36,10 @@ STATE, EVIDENCE = "state.json", "evidence.parquet"
 class CurriculumConfig:
     """How tasks are chosen. `strategy` is a name of `training.curriculum.strategies`.
 
-    `tasks_per_iteration` groups of `group_size` rollouts an iteration. The alarm rings when the share of groups that
-    carry gradient falls under `min_useful_share`, over as many iterations as hold `min_watched_rollouts` rollouts.
+    `settings` are that strategy's own, (name, number) pairs; true and false are 1 and 0. Its others keep their
+    defaults; `longbreath curriculum show` tells them all. `tasks_per_iteration` groups of `group_size` rollouts an
+    iteration. The alarm rings when the share of groups that carry gradient falls under `min_useful_share`, over as many
+    iterations as hold `min_watched_rollouts` rollouts.
     """
 
     strategy: str = "posterior"
@@ -45,9 +47,12 @@ class CurriculumConfig:
     group_size: int = 8
     min_useful_share: float = 0.4
     min_watched_rollouts: int = 32
+    settings: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        self.build("std")  # an unknown name is refused now, not after the first benchmark
+        # One form for what is set alike, whatever its order: the same settings are the same run.
+        object.__setattr__(self, "settings", tuple(sorted((name, float(value)) for name, value in self.settings)))
+        self.build("std")  # what is unknown is refused now, not after the first benchmark
         if self.tasks_per_iteration < 1:
             raise ValueError(f"curriculum.tasks_per_iteration is {self.tasks_per_iteration}; want at least 1")
         if not 0 <= self.min_useful_share <= 1:
@@ -57,7 +62,7 @@ class CurriculumConfig:
 
     def build(self, advantage: AdvantageMode) -> Strategy:
         """The strategy, for a trainer of this advantage. Raises CurriculumError on an unknown name or setting."""
-        return build(self.strategy, group_size=self.group_size, advantage=advantage)
+        return build(self.strategy, group_size=self.group_size, advantage=advantage, settings=dict(self.settings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,9 +38,15 @@ def show(run_id: str, *, task: str = "", common: Common = Common()) -> int:  # n
         from flows.home import Home
 
         kept = _read(Home(common.home), run_id)
-        told = _of_task(kept, task) if task else _of_run(kept)
+        told = {
+            "run_id": run_id,
+            "strategy": kept.strategy.name,
+            "settings": kept.settings,
+            "policy_version": kept.version,
+            **(_of_task(kept, task) if task else _of_run(kept)),
+        }
         _print_task(told) if task else _print_run(told)
-        common.emit({"run_id": run_id, "strategy": kept.strategy.name, "policy_version": kept.version, **told})
+        common.emit(told)
         return 0
 
     return guarded(work)
@@ -58,6 +64,13 @@ class _Kept:
     @property
     def version(self) -> int:
         return self.state.version + 1
+
+    @property
+    def settings(self) -> dict[str, float | None]:
+        """The strategy's own, those left at their defaults too."""
+        from training.curriculum.strategies import settings_of
+
+        return settings_of(self.strategy)
 
 
 def _read(home: Home, run_id: str) -> _Kept:
@@ -170,6 +183,8 @@ def _by_group(evidence: list[Evidence]) -> list[dict[str, Any]]:
 
 def _print_run(told: dict[str, Any]) -> None:
     out = console()
+    settings = ", ".join(f"{name} {_set(value)}" for name, value in told["settings"].items())
+    out.print(escape(f"{told['strategy']}: {settings}"))
     heads = ("policy", "groups", "rollouts", "probes", "with gradient: expected", "seen", "pool by state")
     table = Table(*heads, title="selections", title_justify="left")
     for s in told["selections"]:
@@ -183,6 +198,10 @@ def _print_run(told: dict[str, Any]) -> None:
     out.print(_decision_table("the newest selection", told["last"]))
     seen = sum(row["rollouts"] > 0 for row in told["tasks"])
     out.print(f"{seen} of {len(told['tasks'])} tasks were ever rolled out; --task TASK explains one")
+
+
+def _set(value: float | None) -> str:
+    return "from group_size" if value is None else str(value).lower()
 
 
 def _print_task(told: dict[str, Any]) -> None:

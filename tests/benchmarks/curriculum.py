@@ -60,7 +60,7 @@ def maker(arm: str, mode: str) -> MakeStrategy:
     name, settings = ARMS[arm]
     if name == "oracle":
         return lambda truth: Oracle(advantage=mode, truth=truth)
-    return lambda truth: build(name, advantage=mode, **settings)
+    return lambda truth: build(name, advantage=mode, settings=settings)
 
 
 def rollouts_to(log: Log, target: float) -> float:

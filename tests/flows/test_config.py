@@ -7,6 +7,9 @@ import pytest
 from flows.overrides import ConfigError, with_file, with_flags
 from flows.presets import PRESETS, preset
 from infra import records
+from training.curriculum.posterior import Posterior
+from training.curriculum.prior import FeaturePrior
+from training.curriculum.seventy_five import SeventyFive
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -59,6 +62,37 @@ def test_a_setting_that_does_not_fit_is_refused_with_the_mend(flag, said):
         return
     with pytest.raises(ConfigError) as caught:
         with_flags(preset("tiny"), (flag,))
+    assert said in str(caught.value)
+
+
+def test_a_strategys_own_settings_are_a_mapping_in_flags_and_files(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("curriculum:\n  settings:\n    every: 10\n  strategy: seventy_five\n")
+    by_file = with_file(preset("tiny"), path)
+    flags = ('curriculum.settings={"every": 10}', "curriculum.strategy=seventy_five")
+    by_flags = with_flags(preset("tiny"), flags)
+    assert by_file.strategy() == by_flags.strategy() == SeventyFive(every=10)
+    assert by_file.run_id == by_flags.run_id != preset("tiny").run_id
+    assert records.from_json(type(by_file), records.to_json(by_file)) == by_file
+    off = with_flags(preset("tiny"), ("curriculum.settings={prior.learns: false, retire_when: 0.95}",))
+    assert off.strategy() == Posterior(retire_when=0.95, prior=FeaturePrior(learns=False))
+    turned = with_flags(preset("tiny"), ("curriculum.settings={retire_when: 0.95, prior.learns: false}",))
+    assert off.run_id == turned.run_id
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("curriculum.settings={every: 10}",), "strategy 'posterior' has no setting ['every']; it has exploration,"),
+        (("curriculum.strategy=uniform", "curriculum.settings={every: 10}"), "has no setting ['every']; it has max"),
+        (("curriculum.settings={retire_when: often}",), "curriculum.settings is {'retire_when': 'often'}"),
+        (("curriculum.settings=10",), "curriculum.settings is 10"),
+        (("curriculum.settings={retire_when: 2}",), "the gap between them is the hysteresis"),
+    ],
+)
+def test_a_setting_that_the_strategy_does_not_have_is_refused_with_those_it_has(flags, said):
+    with pytest.raises(ConfigError) as caught:
+        with_flags(preset("tiny"), flags)
     assert said in str(caught.value)
 
 

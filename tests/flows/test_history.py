@@ -90,6 +90,8 @@ def test_a_runs_curriculum_is_told_selection_by_selection(home, capsys):
     assert sum(row["rollouts"] for row in answer["tasks"]) == sum(s["rollouts"] for s in answer["selections"])
     assert sum(row["chosen"] for row in answer["tasks"]) == sum(s["groups"] for s in answer["selections"])
     assert all(row["low"] < row["mean"] < row["high"] for row in answer["tasks"])
+    assert (answer["settings"]["recheck_every"], answer["settings"]["large_group"]) == (20, None)
+    assert "recheck_every 20" in " ".join(said.split())
     assert "selections" in said
     assert "the newest selection" in said
 

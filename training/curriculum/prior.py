@@ -105,9 +105,11 @@ class FeaturePrior:
     the discount at `first_discount`, give or take 0.1. The default strength makes the first prior Jeffreys', Beta(1/2,
     1/2): half of the groups of 4 without gradient, between what field data reports (69%, arXiv:2605.07689) and pools
     made to measure. What was learnt of lessons, strength and discount is forgotten by `memory` per version.
-    `max_surprise` logits is the most one task can say.
+    `max_surprise` logits is the most one task can say. With `learns` false nothing is learnt: every task stands alone,
+    on the prior and the discount that all begin with.
     """
 
+    learns: bool = True
     sd_every: float = 1.5
     sd_feature: float = 0.7
     sd_lesson: float = 0.5
@@ -144,6 +146,8 @@ class FeaturePrior:
 
     def follow(self, learned: Learned, kinship: Kinship, visited: Visited, versions: int) -> Learned:
         """What a visit, `versions` policy versions after the one before, shows of all but the weights."""
+        if not self.learns:
+            return learned
         fade = self.memory**versions
         shift_F, lesson, moved = self._shift(learned, kinship, visited, fade, versions)
         return Learned(
@@ -188,6 +192,8 @@ class FeaturePrior:
 
         Gauss-Newton steps from the weights before; a task counts as it does in Beta-binomial regression.
         """
+        if not self.learns:
+            return learned.weight_F
         sd_F = np.full(len(kinship.names), self.sd_feature)
         sd_F[0] = self.sd_every
         scatter = 1 / (1 + self.strength(learned))

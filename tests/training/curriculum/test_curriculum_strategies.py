@@ -12,8 +12,10 @@ from training.curriculum.greso import Greso
 from training.curriculum.mopps import Mopps
 from training.curriculum.oracle import Oracle
 from training.curriculum.pools import Pools
+from training.curriculum.posterior import Posterior
+from training.curriculum.prior import FeaturePrior
 from training.curriculum.seventy_five import SeventyFive
-from training.curriculum.strategies import STRATEGIES, build
+from training.curriculum.strategies import STRATEGIES, build, settings_of
 
 NAMES = sorted(STRATEGIES)
 RATES = np.linspace(0.0, 1.0, 40).tolist()
@@ -68,9 +70,50 @@ def test_unknown_strategies_and_settings_are_refused_by_name() -> None:
     with pytest.raises(CurriculumError, match="no curriculum strategy 'orakel'; choose one of dynamic_sampling"):
         build("orakel")
     with pytest.raises(CurriculumError, match=r"'pools' has no setting \['discout'\]; it has"):
-        build("pools", discout=0.5)
+        build("pools", settings={"discout": 0.5})
     with pytest.raises(CurriculumError, match="want each above 0, or its tasks are never seen again"):
-        build("pools", easy_weight=0.0)
+        build("pools", settings={"easy_weight": 0.0})
+
+
+def test_a_strategys_own_settings_are_numbers_by_name_and_reach_its_parts() -> None:
+    literal = build("seventy_five", settings={"every": 10.0, "low": 0.25})
+    assert literal == SeventyFive(every=10, low=0.25)
+    assert type(literal.every) is int
+    assert settings_of(literal)["every"] == 10
+    tuned = build("posterior", group_size=4, settings={"recheck_every": 5, "large_group": 8, "prior.memory": 0.9})
+    assert tuned == Posterior(group_size=4, recheck_every=5, large_group=8, prior=FeaturePrior(memory=0.9))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"every": 2.5}, "every is 2.5; want a whole number"),
+        ({"every": 0}, "every is 0; want at least 1 policy version"),
+        ({"group_size": 4}, r"no setting \['group_size'\]; it has every, high, low, max_refills, probe_size"),
+        ({"prior.memory": 0.9}, r"no setting \['prior.memory'\]"),
+    ],
+)
+def test_a_setting_of_no_meaning_is_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(CurriculumError, match=said):
+        build("seventy_five", settings=settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_every_strategy_can_be_set_to_what_it_is(name: str) -> None:
+    strategy = build(name)
+    settings = {key: value for key, value in settings_of(strategy).items() if value is not None}
+    assert build(name, settings=settings) == strategy
+
+
+def test_with_the_prior_switched_off_every_task_stands_alone() -> None:
+    alone, kin = build("posterior", settings={"prior.learns": False}), build("posterior")
+    evidence = [e for i in range(6) for e in group(task(i), 8, 8)]
+    for strategy, shared in ((alone, False), (kin, True)):
+        state = strategy.fold(strategy.start(pool(8)), evidence)
+        seen, unseen = strategy.beliefs(state, 1).mean_N[[0, 7]]
+        assert seen > 0.8
+        assert bool(unseen > 0.6) is shared
+        assert bool(unseen == 0.5) is not shared
 
 
 def test_the_literal_rule_probes_all_then_trains_on_the_band_and_probes_again_every_k() -> None:
