@@ -125,7 +125,7 @@ def _trained_and_judged(
     folder = home.run(desk.run_id)
     editions = open_editions(folder, pools.train, desk.salt)
     curriculum = Curriculum(strategy=config.strategy(), pool=editions.at(0), folded=None)
-    state = RunState(policy=start, curriculum=curriculum)
+    state = RunState(policy=start, start=start, curriculum=curriculum)
     policy, done = _iterations(desk, run, config, state, editions, folder, tracked)
     after, *greedy_after = _benchmarks(desk, run, config, policy, pools.held_out, "after")
     rival = reigning(home, desk, run, config, registry, candidate=policy, before=before, held_out=pools.held_out)

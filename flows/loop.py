@@ -32,9 +32,11 @@ from training.curriculum.monitor import ZeroGradientReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Where a run stands: its policy, what is known of its tasks, and the iterations that the alarm still watches."""
+    """Where a run stands: its policy and the one it started from, what is known of its tasks, and the iterations that
+    the alarm still watches."""
 
     policy: Policy
+    start: Policy
     curriculum: Curriculum
     watched: tuple[ZeroGradientReport, ...] = ()
 
@@ -94,6 +96,7 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
                 desk,
                 state.policy,
                 [(m.rollouts, m.judged) for m in training],
+                start=state.start,
                 section=config.training,
                 sampling=config.rollouts.sampling(config.seed),
                 iteration=number,

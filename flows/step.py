@@ -40,7 +40,7 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         start = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
         curriculum = Curriculum(strategy=config.strategy(), pool=pools.train, folded=None)
-        done = iterate(desk, run, config, RunState(policy=start, curriculum=curriculum), 0)
+        done = iterate(desk, run, config, RunState(policy=start, start=start, curriculum=curriculum), 0)
         return _told(desk, done, wall_s=time.monotonic() - started)
 
 

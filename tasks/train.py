@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.markup import escape
 
@@ -30,27 +30,38 @@ if TYPE_CHECKING:
     from training.config import TrainConfig
     from training.step import Job
 
-TRAIN = Stage(name="train", version=1, kind="policy")
+TRAIN = Stage(name="train", version=2, kind="policy")
 REPORT, SAMPLES, HALTED = "report.json", "samples.parquet", "halted.json"
-RARE_WORDS = (" wait", " again", " verify", " check", " look", "wait", "verify", "check", "look")
+RARE_WORDS = ("wait", "but", "verify", "again", "check", "look")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSection:
     """How the policy learns; see `training.config.TrainConfig` for each field's meaning.
 
-    `loss` is a name of `training.losses.registry`; `max_ratio` belongs to cispo alone, `fixed_length` (tokens) to the
-    aggregation of that name, which dr_grpo needs. `advantage_scale` divides the group's centred rewards
+    `loss` is a name of `training.losses.registry`; `loss_settings` go to it by name, as (name, number) pairs (cispo:
+    max_ratio; dapo: clip_low, clip_high, dual_clip; each is documented at its loss). `fixed_length` (tokens) belongs to
+    the aggregation of that name, which dr_grpo needs. `advantage_scale` divides the group's centred rewards
     ('std_population', 'std_sample', 'batch_std', 'none').
 
-    `adam_eps` far above the gradients' size makes AdamW act as momentum SGD at the rate learning_rate / adam_eps:
-    weights with little gradient then stay where they are. Small policies need that: with the usual eps every weight
-    moves by about learning_rate an update, noise or not, and what is hardly exercised (copying a number) wears off.
+    `optimizer`: AdamW as in `training.config.optimizer_preset`; what is given of `adam_beta1`, `adam_beta2` and
+    `adam_eps` goes over it. The rate rises over `warmup_updates`, then stays or, with `decay_updates`, falls to 0 by a
+    cosine at that many updates of the whole run. `adam_eps` far above the gradients' size makes AdamW act as momentum
+    SGD at the rate learning_rate / adam_eps: weights with little gradient then stay where they are. Small policies need
+    that: with the usual eps every weight moves by about learning_rate an update, noise or not, and what is hardly
+    exercised (copying a number) wears off.
 
     `precision` is the body's ('float32', 'bfloat16'); head and weights stay float32. `lora_rank` above 0 trains
     adapters of that rank (needs the extra `lora`); what is published is always the plain, merged policy.
     `ratio_base` and `mismatch` ('none', 'tis', 'mis', 'icepop'): see TrainConfig; for engines that sample from
-    slightly other probabilities than the trainer computes.
+    slightly other probabilities than the trainer computes. `mismatch_settings` are its caps by name (tis and mis: cap;
+    icepop: low, high).
+
+    `kl_to_start` measures the KL from the run's first policy, once a step on a row's worth of tokens; that policy is
+    loaded for it. `rare_words` are those whose share of the gradient is reported.
+
+    `spike_factor`: a gradient norm of more than so many times the median of the last 32 updates stops the run, with the
+    samples named; 1e30 is off.
 
     `max_engine_gap`: before each step the trainer scores some of the tokens that the engine has just sampled; a token
     on which they differ by more nats stops the run. A server in bfloat16 needs more than the local engine's float32.
@@ -61,14 +72,18 @@ class TrainSection:
     """
 
     loss: str = "cispo"
-    max_ratio: float = 5.0
+    loss_settings: tuple[tuple[str, float], ...] = ()
     aggregation: str = "token_mean"
     fixed_length: int | None = None
     advantage_baseline: str = "group_mean"
     advantage_scale: str = "std_population"
+    optimizer: Literal["default", "m1"] = "default"
     learning_rate: float = 3e-4
     warmup_updates: int = 0
-    adam_eps: float = 1e-8
+    decay_updates: int | None = None
+    adam_beta1: float | None = None
+    adam_beta2: float | None = None
+    adam_eps: float | None = None
     max_grad_norm: float = 1.0
     weight_decay: float = 0.0
     updates_per_batch: int = 2
@@ -80,12 +95,20 @@ class TrainSection:
     lora_alpha: float = 32.0
     ratio_base: str = "behaviour"
     mismatch: str = "none"
+    mismatch_settings: tuple[tuple[str, float], ...] = ()
+    kl_to_start: bool = True
+    rare_words: tuple[str, ...] = RARE_WORDS
+    spike_factor: float = 100.0
     max_engine_gap: float = 0.05
     processes: int = 0
     timeout_s: float = 21600.0
     silence_s: float = 1800.0
 
     def __post_init__(self) -> None:
+        for name in ("loss_settings", "mismatch_settings"):
+            # One form for what is set alike, whatever its order: the same settings are the same run.
+            pairs = tuple(sorted((key, float(value)) for key, value in getattr(self, name)))
+            object.__setattr__(self, name, pairs)
         for name, known in (
             ("loss", LOSS_NAMES),
             ("advantage_baseline", get_args(Baseline)),
@@ -93,9 +116,15 @@ class TrainSection:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"training.{name} is {getattr(self, name)!r}; want one of {', '.join(known)}")
+        odd = [word for word in self.rare_words if not (word.isascii() and word.isalpha() and word.islower())]
+        if odd:
+            raise ValueError(f"training.rare_words holds {', '.join(map(repr, odd))}; want lower-case ASCII words")
         _ = self.advantage  # refuses a baseline and a scale that do not go together
-        if self.loss != "cispo" and self.max_ratio != 5.0:
-            raise ValueError(f"training.max_ratio {self.max_ratio} with loss {self.loss!r}: only cispo has a max_ratio")
+        if self.loss == "nll":
+            raise ValueError(
+                "training.loss is 'nll', which reads no advantage: it would imitate failed rollouts as well; choose "
+                "another loss, or imitate demonstrations by `longbreath warm-start`"
+            )
         if self.processes < 0:
             raise ValueError(f"training.processes is {self.processes}; want 0 (in this process) or the number of ranks")
         if min(self.timeout_s, self.silence_s) <= 0:
@@ -119,28 +148,34 @@ def train(
     policy: Policy,
     batches: Sequence[tuple[Manifest, Manifest]],
     *,
+    start: Policy,
     section: TrainSection,
     sampling: Sampling,
     iteration: int,
 ) -> Work:
     """One step on all of these (rollouts, judged): the next policy, its trainer's checkpoint, the samples, the report.
 
-    A batch in which nothing differs leaves the weights as they are, and says so.
+    `start` is the run's first policy, which KL is measured against. A batch in which nothing differs leaves the weights
+    as they are, and says so.
     """
 
     def make(out: Path, scratch: Path) -> int:
+        from training.step import Job
+
         desk.progress.begin("train", iteration=iteration, total=section.updates_per_batch * section.passes_per_batch)
         groups = [g for rollouts, _ in batches for g in read_groups(desk, rollouts)]
         verdicts = [j for _, judged in batches for j in read_judged(desk, judged)]
         batch = _samples(groups, verdicts, section, sampling)
         out.mkdir()
         records.write_parquet(batch.samples, out / SAMPLES, cls=Sample)
-        _step(desk, policy, batch, section, out, scratch)
+        config = train_config(section, start.folder(desk), desk.seed)
+        job = Job(model_folder=policy.folder(desk), policy_version=policy.version, config=config)
+        _step(desk, job, batch, section, out, scratch)
         return len(batch.samples)
 
     return Work(
         stage=TRAIN,
-        parents=(policy.manifest, *(m for batch in batches for m in batch)),
+        parents=(policy.manifest, start.manifest, *(m for batch in batches for m in batch)),
         section=[section.deciding, sampling.temperature, policy.version],
         make=make,
         iteration=iteration,
@@ -158,22 +193,29 @@ def _samples(
 
 def check_section(section: TrainSection) -> None:
     """Refuse a section that contradicts itself before anything is rolled out for it. Raises LossConfigError."""
-    train_config(section, frozenset(), 0)
+    train_config(section, Path("start"), 0)
 
 
-def train_config(section: TrainSection, rare_ids: frozenset[int], seed: int) -> TrainConfig:
-    """The trainer's own configuration. Raises LossConfigError where the section contradicts itself."""
-    from training.config import LoraAdapter, OptimizerConfig, TrainConfig
+def train_config(section: TrainSection, start: Path, seed: int) -> TrainConfig:
+    """The trainer's own configuration; `start` is the folder of the run's first policy.
+
+    Raises LossConfigError where the section contradicts itself.
+    """
+    from training.config import LoraAdapter, TrainConfig, optimizer_preset
     from training.losses.aggregation import Aggregation
     from training.losses.registry import make_loss, make_mismatch
 
-    fields = {"max_ratio": section.max_ratio} if section.loss == "cispo" else {}
+    loss = make_loss(section.loss, **dict(section.loss_settings))
     return TrainConfig(
-        loss=make_loss(section.loss, **fields),
+        loss=loss,
         aggregation=Aggregation(name=section.aggregation, fixed_length=section.fixed_length),  # type: ignore[arg-type]
-        optimizer=OptimizerConfig(
+        optimizer=optimizer_preset(
+            section.optimizer,
             learning_rate=section.learning_rate,
             warmup_updates=section.warmup_updates,
+            decay_updates=section.decay_updates,
+            beta1=section.adam_beta1,
+            beta2=section.adam_beta2,
             eps=section.adam_eps,
             max_grad_norm=section.max_grad_norm,
             weight_decay=section.weight_decay,
@@ -185,29 +227,17 @@ def train_config(section: TrainSection, rare_ids: frozenset[int], seed: int) -> 
         gradient_checkpointing=section.gradient_checkpointing,
         lora=LoraAdapter(rank=section.lora_rank, alpha=section.lora_alpha) if section.lora_rank else None,
         ratio_base=section.ratio_base,  # type: ignore[arg-type]
-        mismatch=make_mismatch(section.mismatch),
-        rare_token_ids=rare_ids,
+        mismatch=make_mismatch(section.mismatch, **dict(section.mismatch_settings)),
+        spike_factor=section.spike_factor,
+        start_folder=start if section.kl_to_start or loss.needs_reference else None,
+        rare_words=section.rare_words,
         max_engine_gap=section.max_engine_gap,
         seed=seed,
     )
 
 
-def rare_token_ids(folder: Path) -> frozenset[int]:
-    """The ids of the words that stop and look ('wait', 'verify', ...), where they are one token."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    encoded = [tokenizer.encode(word, add_special_tokens=False).ids for word in RARE_WORDS]
-    return frozenset(ids[0] for ids in encoded if len(ids) == 1)
-
-
-def _step(desk: Desk, policy: Policy, batch: SampleBatch, section: TrainSection, out: Path, scratch: Path) -> None:
+def _step(desk: Desk, job: Job, batch: SampleBatch, section: TrainSection, out: Path, scratch: Path) -> None:
     """Leave the policy, its checkpoint and the report in `out`."""
-    from training.step import Job
-
-    folder = policy.folder(desk)
-    config = train_config(section, rare_token_ids(folder), desk.seed)
-    job = Job(model_folder=folder, policy_version=policy.version, config=config)
     try:
         report = _taken(desk, job, batch.samples, section, out, scratch)
     except TrainingHalted as halted:

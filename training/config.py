@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from training.losses.aggregation import Aggregation
 from training.losses.base import LossConfigError, TokenLoss
@@ -37,6 +38,12 @@ class OptimizerConfig:
         for name in ("learning_rate", "eps", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want a positive number")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want a number in [0, 1)")
+        for name in ("weight_decay", "warmup_updates"):
+            if not getattr(self, name) >= 0:
+                raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want 0 or more")
         if self.decay_updates is not None and self.decay_updates <= self.warmup_updates:
             raise LossConfigError(
                 f"optimizer.decay_updates {self.decay_updates} ends within warmup_updates {self.warmup_updates}; "
@@ -53,13 +60,22 @@ class OptimizerConfig:
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def m1_optimizer(learning_rate: float) -> OptimizerConfig:
-    """MiniMax-M1's AdamW: betas (.9, .95), eps 1e-15 (arXiv 2506.13585, Sec. 3.2).
+OptimizerPreset = Literal["default", "m1"]
+_PRESETS: Mapping[OptimizerPreset, Mapping[str, float]] = {
+    "default": {},
+    "m1": {"beta1": 0.9, "beta2": 0.95, "eps": 1e-15},
+}
 
-    With an eps that small, weights whose gradient is rounding noise still move by a full learning rate a step: two
-    runs that differ in summation order drift apart. Compare such runs by their losses, not by their weights.
+
+def optimizer_preset(preset: OptimizerPreset, **fields: Any) -> OptimizerConfig:
+    """AdamW as a preset has it, with `fields` over it; None leaves a field to the preset.
+
+    'm1' is MiniMax-M1's AdamW: betas (.9, .95), eps 1e-15 (arXiv 2506.13585, Sec. 3.2). With an eps that small, weights
+    whose gradient is rounding noise still move by a full learning rate a step: two runs that differ in summation order
+    drift apart. Compare such runs by their losses, not by their weights. Raises LossConfigError.
     """
-    return OptimizerConfig(learning_rate=learning_rate, beta1=0.9, beta2=0.95, eps=1e-15)
+    given = {name: value for name, value in fields.items() if value is not None}
+    return OptimizerConfig(**{**_PRESETS[preset], **given})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +105,9 @@ class TrainConfig:
       often the whole batch is gone through. Above 1 the later updates are off-policy.
     - `token_budget`: tokens of one packed row (microbatch); gradients accumulate over rows.
     - `chunk_elements`: numbers in one chunk of float32 logits (12.6 million are 50 MB); None: what suits the device.
-    - `start_folder`: the policy that KL to start is measured against, and a KL term of the loss uses.
-    - `rare_token_ids`: tokens whose share of the gradient is reported ('wait', 'but', 'check', 'verify').
+    - `start_folder`: the policy that KL to start is measured against: by `training.step` before it trains, on a row's
+      worth of tokens; by a loss with a KL term on every token, and then it stays in memory beside the policy.
+    - `rare_words`: words whose share of the gradient is reported (see `training.rare`).
     - `max_engine_gap`: nats by which engine and trainer may differ on a token of the present policy (`training.step`
       looks before it trains); `math.inf` is off.
     - `spike_factor`: stop when the gradient norm exceeds this many times the median of the last 32 updates.
@@ -109,7 +126,7 @@ class TrainConfig:
     gradient_checkpointing: bool = False
     lora: LoraAdapter | None = None
     start_folder: Path | None = None
-    rare_token_ids: frozenset[int] = frozenset()
+    rare_words: tuple[str, ...] = ()
     max_engine_gap: float = math.inf
     spike_factor: float = 100.0
     seed: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ class TokenTable:
     """The statistics of the N tokens of one update, in the order they were computed; log-probabilities in nats.
 
     `gradient_N` is the 2-norm of d(loss)/d(logits at temperature 1) of each token; `loss_share_N` its weighted
-    coefficient d(loss)/d(logp). `sample_N` indexes the update's samples.
+    coefficient d(loss)/d(logp). `sample_N` indexes the update's samples. `rare_N`: part of a rare word.
     """
 
     sample_N: npt.NDArray[np.int64]
@@ -29,6 +30,7 @@ class TokenTable:
     coefficient_N: FloatArray
     gradient_N: FloatArray
     clipped_N: npt.NDArray[np.bool_]
+    rare_N: npt.NDArray[np.bool_]
     start_kl_N: FloatArray | None
 
     @classmethod
@@ -51,9 +53,10 @@ class UpdateReport:
 
     `ratio_*`: pi_theta over the ratio base. `ratio_histogram` counts tokens between RATIO_EDGES.
     `kl_to_behaviour`: k3 estimate of KL(behaviour || policy); `kl_to_start` likewise of KL(policy || start), None
-    without a start policy. Gradient shares are of the summed logit-gradient norms: `rare_token_gradient_share` of
-    the configured ids, `decile_gradient_share[d]` of the d-th tenth of tokens by behaviour probability, the least
-    probable first. `grad_norm` is before clipping.
+    unless the loss reads the start policy. Gradient shares are of the summed logit-gradient norms:
+    `rare_token_gradient_share` of the configured words, each of which was said `rare_word_counts` times,
+    `decile_gradient_share[d]` of the d-th tenth of tokens by behaviour probability, the least probable first.
+    `grad_norm` is before clipping.
     """
 
     loss: float
@@ -66,6 +69,7 @@ class UpdateReport:
     kl_to_behaviour: float
     kl_to_start: float | None
     rare_token_gradient_share: float
+    rare_word_counts: Mapping[str, int]
     decile_gradient_share: tuple[float, ...]
     learning_rate: float
     num_loss_tokens: int
@@ -75,7 +79,8 @@ class UpdateReport:
 class StepReport:
     """One call of `train_step`: a batch of samples, one or more updates.
 
-    Scalars are token-weighted means over the updates, but `ratio_max` and `grad_norm` are their maxima.
+    Scalars and shares are token-weighted means over the updates, but `ratio_max` and `grad_norm` are their maxima, and
+    `ratio_histogram` and `rare_word_counts` are sums, the latter over one pass.
     `policy_version` is the version after the step; `staleness_max` how many versions the oldest trained token was
     behind the version before it. `num_tokens` counts prompt and trained tokens of one pass, `tokens_per_s` all
     tokens of all passes over the step's wall time.
@@ -86,12 +91,15 @@ class StepReport:
     loss: float
     ratio_mean: float
     ratio_max: float
+    ratio_histogram: tuple[int, ...]
     clipped_fraction: float
     entropy: float
     grad_norm: float
     kl_to_behaviour: float
     kl_to_start: float | None
     rare_token_gradient_share: float
+    rare_word_counts: Mapping[str, int]
+    decile_gradient_share: tuple[float, ...]
     staleness_max: int
     num_samples: int
     num_rollouts: int
@@ -103,11 +111,10 @@ class StepReport:
 
 
 def update_report(
-    table: TokenTable, *, loss: float, grad_norm: float, learning_rate: float, rare_token_ids: frozenset[int]
+    table: TokenTable, *, loss: float, grad_norm: float, learning_rate: float, rare_word_counts: Mapping[str, int]
 ) -> UpdateReport:
     """Summarise one update's tokens."""
     ratio_N = np.exp(table.logprob_N - table.base_N)
-    rare_N = np.isin(table.target_N, sorted(rare_token_ids))
     start = table.start_kl_N
     return UpdateReport(
         loss=loss,
@@ -119,7 +126,8 @@ def update_report(
         grad_norm=grad_norm,
         kl_to_behaviour=float(k3_mean(table.behaviour_N, table.logprob_N)),
         kl_to_start=None if start is None else float(start.mean()),
-        rare_token_gradient_share=_share(table.gradient_N, rare_N),
+        rare_token_gradient_share=_share(table.gradient_N, table.rare_N),
+        rare_word_counts=rare_word_counts,
         decile_gradient_share=decile_shares(table.gradient_N, table.behaviour_N),
         learning_rate=learning_rate,
         num_loss_tokens=len(ratio_N),
@@ -164,6 +172,9 @@ def step_report(
     def mean(values: Sequence[float]) -> float:
         return float(np.average(values, weights=weights))
 
+    said: Counter[str] = Counter()
+    for update in updates:
+        said.update(update.rare_word_counts)
     start = [u.kl_to_start for u in updates if u.kl_to_start is not None]
     return StepReport(
         step=step,
@@ -171,12 +182,17 @@ def step_report(
         loss=mean([u.loss for u in updates]),
         ratio_mean=mean([u.ratio_mean for u in updates]),
         ratio_max=max(u.ratio_max for u in updates),
+        ratio_histogram=tuple(sum(counts) for counts in zip(*(u.ratio_histogram for u in updates), strict=True)),
         clipped_fraction=mean([u.clipped_fraction for u in updates]),
         entropy=mean([u.entropy for u in updates]),
         grad_norm=max(u.grad_norm for u in updates),
         kl_to_behaviour=mean([u.kl_to_behaviour for u in updates]),
         kl_to_start=mean(start) if start else None,
         rare_token_gradient_share=mean([u.rare_token_gradient_share for u in updates]),
+        rare_word_counts={word: count // passes for word, count in said.items()},
+        decile_gradient_share=tuple(
+            mean(shares) for shares in zip(*(u.decile_gradient_share for u in updates), strict=True)
+        ),
         staleness_max=staleness_max,
         num_samples=num_samples,
         num_rollouts=num_rollouts,

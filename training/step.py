@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from training.checkpoint import load_trainer, save_trainer
 from training.config import TrainConfig
 from training.distributed import World
 from training.losses.base import LossWarning
 from training.parity import parity_report, samples_of_version
 from training.policy import CHECKPOINT, POLICY
-from training.reports import UpdateReport
+from training.reports import UpdateReport, k3_mean
 from training.samples import Sample
 from training.trainer import Trainer
 
@@ -45,10 +47,11 @@ def take_step(
 ) -> dict[str, Any]:
     """Train once; leave `policy/`, `checkpoint/` and `report.json` in `out`, each whole or absent; return the report.
 
-    The report is a StepReport as a dict, with `engine_gap_mean` and `engine_gap_max` (nats) where the batch holds
-    tokens of the present version; or `{"skipped": why}` for a batch with nothing to learn from: then the weights are
-    copied as they are, and only the version goes on. Raises ParityError before anything is trained, TrainingHalted,
-    CheckpointError, and the ValueErrors of `Trainer`. A collective act where `world` is several processes.
+    The report is a StepReport as a dict, with `engine_gap_mean` and `engine_gap_max` (nats), and `kl_to_start` where
+    there is a start folder, if the batch holds tokens of the present version; or `{"skipped": why}` for a batch with
+    nothing to learn from: then the weights are copied as they are, and only the version goes on. Raises ParityError
+    before anything is trained, TrainingHalted, CheckpointError, and the ValueErrors of `Trainer`. A collective act
+    where `world` is several processes.
     """
     trainer = load_trainer(job.model_folder, job.config, policy_version=job.policy_version, world=world)
     told = watcher if watcher is not None and trainer.world.is_main else Watcher()
@@ -71,17 +74,18 @@ def _figures(update: UpdateReport) -> dict[str, float]:
 
 
 def _train(trainer: Trainer, samples: Sequence[Sample], told: Watcher) -> dict[str, Any]:
-    gaps = _engine_gaps(trainer, samples)
+    compared = _compared(trainer, samples)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", LossWarning)
         report = trainer.train_step(samples)
     for warning in warned:
         told.on_line(str(warning.message))
-    return {**dataclasses.asdict(report), **gaps}
+    return {**dataclasses.asdict(report), **compared}
 
 
-def _engine_gaps(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
-    """Do engine and trainer agree on what the engine sampled from this very policy? A row's worth of tokens says."""
+def _compared(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
+    """Do engine and trainer agree on what the engine sampled from this very policy, and how far has it come from its
+    start? A row's worth of tokens says."""
     chosen = samples_of_version(samples, trainer.policy_version, trainer.config.token_budget)
     if not chosen:
         return {}
@@ -91,7 +95,22 @@ def _engine_gaps(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float
         [s.behaviour_logprobs[s.loss_mask].tolist() for s in chosen],
         [values[s.loss_mask].tolist() for s, values in zip(chosen, scored, strict=True)],
     ).require(trainer.config.max_engine_gap)
-    return {"engine_gap_mean": parity.gap_mean, "engine_gap_max": parity.gap_max}
+    gaps = {"engine_gap_mean": parity.gap_mean, "engine_gap_max": parity.gap_max}
+    return (
+        gaps if trainer.config.start_folder is None else {**gaps, "kl_to_start": _kl_to_start(trainer, chosen, scored)}
+    )
+
+
+def _kl_to_start(trainer: Trainer, samples: Sequence[Sample], scored: Sequence[np.ndarray]) -> float:
+    """k3 estimate of KL(policy || start) in nats. The policy sampled these tokens itself, so it is unbiased."""
+    if trainer.config.start_folder == trainer.model_folder:
+        return 0.0
+    start = trainer.start_logprobs(samples)
+    own_N, start_N = (
+        np.concatenate([v[s.loss_mask] for s, v in zip(samples, values, strict=True)]).astype(np.float64)
+        for values in (scored, start)
+    )
+    return k3_mean(own_N, start_N)
 
 
 def _skip(trainer: Trainer, out: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from training.losses.base import LossWarning, PerToken, TokenTerms
 from training.losses.grpo import k3
 from training.model import PackedPolicy, export_folder, load_causal_lm
 from training.packing import PackedRow, pack, plan_rows
+from training.rare import RareWords
 from training.reports import StepReport, TokenTable, UpdateReport, step_report, update_report
 from training.samples import Sample
 
@@ -50,7 +51,8 @@ class Trainer:
         self.step, self.update, self.policy_version = 0, 0, policy_version
         torch.manual_seed(config.seed)  # nothing here draws from it today; a model's own layers might
         self.policy = self._load(model_folder, trained=True)
-        self.start_policy = None if config.start_folder is None else self._load(config.start_folder, trained=False)
+        self.start_policy = self._load_start() if config.loss.needs_reference else None
+        self.rare = RareWords(model_folder, config.rare_words)
         self.optimizer = make_optimizer(self.policy, config.optimizer)
         self.guard = GradientGuard(config.spike_factor)
         self.clipped_tokens = 0
@@ -69,6 +71,10 @@ class Trainer:
         policy.to(self.world.device)
         shard(policy, policy.layers, self.world)
         return policy
+
+    def _load_start(self) -> PackedPolicy:
+        assert self.config.start_folder is not None  # a loss that needs it is refused without
+        return self._load(self.config.start_folder, trained=False)
 
     def train_step(self, samples: Sequence[Sample]) -> StepReport:
         """Train on one batch and count a new policy version.
@@ -99,14 +105,21 @@ class Trainer:
 
     def logprobs(self, samples: Sequence[Sample]) -> list[np.ndarray]:
         """For each sample `[L]`, float32: the policy's log-probability of each trained token, 0 elsewhere."""
+        return self._score(self.policy, samples)
+
+    def start_logprobs(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        """The same of `config.start_folder`, which is loaded for this call unless the loss keeps it in memory."""
+        return self._score(self.start_policy or self._load_start(), samples)
+
+    def _score(self, policy: PackedPolicy, samples: Sequence[Sample]) -> list[np.ndarray]:
         results = [np.zeros(len(s.token_ids), dtype=np.float32) for s in samples]
         for indices, counts in self.world.deal(plan_rows(samples, self.config.token_budget)):
             row = pack([samples[i] for i in indices], self.world.device)
-            values_N = self.policy(row)[0].float().cpu().numpy()
+            values_N = policy(row)[0].float().cpu().numpy()
             if counts:
                 for n, index in enumerate(indices):
                     results[index][samples[index].loss_mask] = values_N[row.sample_index_N.cpu().numpy() == n]
-        release(self.policy)
+        release(policy)
         return [np.sum(parts, axis=0) for parts in zip(*self.world.gather(results), strict=True)]
 
     def save_policy(self, folder: Path) -> Path:
@@ -157,9 +170,11 @@ class Trainer:
     def _update(self, samples: list[Sample]) -> UpdateReport:
         weights = token_weights([_shape(s) for s in samples], self.config.aggregation)
         rows = plan_rows(samples, self.config.token_budget, whole_rollouts=not self.config.loss.token_local)
+        found = [self.rare.find(s) for s in samples]
+        rare = [found_N for found_N, _ in found]
         losses, tables = [], []
         for indices, counts in self.world.deal(rows):
-            loss, table = self._row(samples, indices, weights, counts)
+            loss, table = self._row(samples, indices, weights, rare, counts)
             if counts:
                 losses.append(loss)
                 tables.append(table)
@@ -174,13 +189,13 @@ class Trainer:
             loss=loss,
             grad_norm=grad_norm,
             learning_rate=rate,
-            rare_token_ids=self.config.rare_token_ids,
+            rare_word_counts={w: sum(seen[w] for _, seen in found) for w in self.config.rare_words},
         )
         self.on_update(report)
         return report
 
     def _row(
-        self, samples: list[Sample], indices: list[int], weights: list[float], counts: bool
+        self, samples: list[Sample], indices: list[int], weights: list[float], rare: list[np.ndarray], counts: bool
     ) -> tuple[float, TokenTable]:
         """Forward and backward of one packed row; gradients accumulate."""
         row = pack([samples[i] for i in indices], self.world.device)
@@ -218,6 +233,7 @@ class Trainer:
             coefficient_N=table(stats.coefficient_N),
             gradient_N=table(stats.logit_grad_norm_N),
             clipped_N=stats.clipped_N.cpu().numpy(),
+            rare_N=np.concatenate([rare[i] for i in indices]),
             start_kl_N=None if start_N is None else table(k3(stats.logprobs_N, start_N)),
         )
 

@@ -43,7 +43,9 @@ def run(home: Path, config: RunConfig) -> list[dict[str, Any]]:
     with open_desk(Home(home), config, Silent()) as desk:
         pool = make_pools(desk.workshop.suite(config.pool.suite), config.pool).train
         start = Policy(manifest=perform(desk, adopt(config.policy.path, digest=config.policy.digest)), version=0)
-        state = RunState(policy=start, curriculum=Curriculum(strategy=config.strategy(), pool=pool, folded=None))
+        state = RunState(
+            policy=start, start=start, curriculum=Curriculum(strategy=config.strategy(), pool=pool, folded=None)
+        )
         told = []
         for number in range(config.iterations):
             iteration = iterate(desk, partial(perform, desk), config, state, number)

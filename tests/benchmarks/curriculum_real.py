@@ -54,9 +54,8 @@ def play(home: Path, config: RunConfig, *, measure_every: int) -> Iterator[dict[
         run = partial(perform, desk)
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         policy = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
-        state = RunState(
-            policy=policy, curriculum=Curriculum(strategy=config.strategy(), pool=pools.train, folded=None)
-        )
+        curriculum = Curriculum(strategy=config.strategy(), pool=pools.train, folded=None)
+        state = RunState(policy=policy, start=policy, curriculum=curriculum)
         row: dict[str, Any] = {"arm": config.curriculum.strategy, "seed": config.seed, "code": code_version()}
         row |= {"iteration": 0, "rollouts": 0, "wall_s": 0.0}
         while True:

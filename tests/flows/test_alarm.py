@@ -18,8 +18,10 @@ def alarms_of(root, *flags: str) -> list[bool]:
     config = with_flags(CONFIG, ("curriculum.strategy=uniform", *flags))
     with open_desk(Home(root), config, Silent()) as desk:
         pool = make_pools(desk.workshop.suite(config.pool.suite), config.pool).train
+        policy = Policy(manifest=an_artifact(desk, "policy 0"), version=0)
         state = RunState(
-            policy=Policy(manifest=an_artifact(desk, "policy 0"), version=0),
+            policy=policy,
+            start=policy,
             curriculum=Curriculum(strategy=config.strategy(), pool=pool, folded=None),
         )
         run, rings = Scripted(desk, lambda task_id: 0), []

@@ -7,6 +7,7 @@ import pytest
 from flows.overrides import ConfigError, with_file, with_flags
 from flows.presets import PRESETS, preset
 from infra import records
+from tasks.train import check_section
 from training.curriculum.posterior import Posterior
 from training.curriculum.prior import FeaturePrior
 from training.curriculum.seventy_five import SeventyFive
@@ -123,3 +124,18 @@ def test_settings_that_only_fit_together_may_come_in_any_order():
     for order in (flags, flags[::-1]):
         config = with_flags(preset("tiny"), order)
         assert (config.pool.train_tasks, config.curriculum.tasks_per_iteration) == (8, 4)
+
+
+def test_what_a_loss_takes_is_set_by_name_in_any_order_and_saved(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("training:\n  loss_settings: {min_ratio: 0.5, max_ratio: 3}\n  loss: cispo_two_sided\n")
+    config = with_file(preset("tiny"), path)
+    assert config.training.loss_settings == (("max_ratio", 3.0), ("min_ratio", 0.5))
+    check_section(config.training)
+    saved = records.from_json(type(config), records.to_json(config))
+    assert saved == config
+    assert saved.run_id == config.run_id
+    with pytest.raises(ConfigError, match="Input should be a valid number"):
+        with_flags(preset("tiny"), ("training.loss_settings={max_ratio: wide}",))
+    with pytest.raises(ConfigError, match="Input should be 'default' or 'm1'"):
+        with_flags(preset("tiny"), ("training.optimizer=m2",))

@@ -49,6 +49,7 @@ def test_a_resumed_run_says_what_became_of_its_tasks_and_keeps_what_it_knows_of_
     with open_desk(Home(tmp_path), CONFIG, progress) as desk:
         state = RunState(
             policy=Policy(manifest=an_artifact(desk, "policy 2"), version=2),
+            start=Policy(manifest=an_artifact(desk, "policy 0"), version=0),
             curriculum=Curriculum(strategy=CONFIG.strategy(), pool=pool, folded=folded),
         )
         before = state.curriculum.state(desk)

@@ -23,8 +23,10 @@ def one_iteration(root: Path, strategy: str, passes: Callable[[str], int]) -> tu
     with open_desk(Home(root), config, Silent()) as desk:
         pool = make_pools(desk.workshop.suite(config.pool.suite), config.pool).train
         run = Scripted(desk, passes)
+        policy = Policy(manifest=an_artifact(desk, "policy 0"), version=0)
         start = RunState(
-            policy=Policy(manifest=an_artifact(desk, "policy 0"), version=0),
+            policy=policy,
+            start=policy,
             curriculum=Curriculum(strategy=config.strategy(), pool=pool, folded=None),
         )
         return iterate(desk, run, config, start, 0), run
@@ -52,7 +54,7 @@ def test_the_policy_is_trained_on_all_rounds_at_once(tmp_path):
     done, run = one_iteration(tmp_path, "dynamic_sampling", every_other_task)
     trained = next(w for w in run.done if w.stage.name == "train")
     wanted = [m for measured in done.training for m in (measured.rollouts, measured.judged)]
-    assert list(trained.parents[1:]) == wanted
+    assert list(trained.parents[2:]) == wanted
     assert done.after.policy.version == 1
 
 

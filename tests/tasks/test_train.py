@@ -21,6 +21,10 @@ from tasks.rollouts import GROUPS_FILE
 from tasks.stage import Desk, Stage, Work, perform
 from tasks.train import TrainSection, check_section, read_report, train, train_config
 from training.guards import TrainingHalted
+from training.losses.base import LossConfigError
+from training.losses.m1_mask import M1Mask
+from training.losses.mismatch import IcePop
+from training.losses.names import LOSS_NAMES
 from training.parity import ParityError
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=32, seed=0)
@@ -62,7 +66,7 @@ def inputs(desk: Desk, folder: Path, passed: tuple[bool, ...], logprob: float) -
 
 def trained(desk: Desk, given: tuple[Policy, Manifest, Manifest], section: TrainSection) -> Policy:
     policy, rollouts, judged = given
-    work = train(desk, policy, [(rollouts, judged)], section=section, sampling=SAMPLING, iteration=0)
+    work = train(desk, policy, [(rollouts, judged)], start=policy, section=section, sampling=SAMPLING, iteration=0)
     return Policy(manifest=perform(desk, work), version=1)
 
 
@@ -115,8 +119,9 @@ def test_a_halted_step_names_its_samples_in_a_file_that_stays(folder, tmp_path):
     [
         ({"processes": -1}, "training.processes is -1; want 0"),
         ({"timeout_s": 0.0}, "want positive seconds"),
-        ({"loss": "dapo", "max_ratio": 4.0}, "only cispo has a max_ratio"),
         ({"loss": "grop"}, "training.loss is 'grop'; want one of cispo"),
+        ({"loss": "nll"}, "it would imitate failed rollouts as well; choose another loss, or imitate demonstrations"),
+        ({"rare_words": ("wait", "Oh no")}, "rare_words holds 'Oh no'; want lower-case ASCII words"),
     ],
 )
 def test_contradictions_are_refused(settings, said):
@@ -132,17 +137,27 @@ def test_how_long_a_step_may_take_decides_nothing():
 def test_every_setting_reaches_the_trainer():
     section = TrainSection(
         loss="m1_mask",
+        loss_settings=(("clip_low", 0.1), ("clip_high", 0.3), ("max_ratio", 4.0)),
+        optimizer="m1",
+        adam_beta2=0.99,
+        decay_updates=40,
+        spike_factor=7.0,
+        rare_words=("wait",),
         precision="bfloat16",
         gradient_checkpointing=True,
         lora_rank=4,
         lora_alpha=8.0,
         ratio_base="proximal",
         mismatch="icepop",
+        mismatch_settings=(("low", 0.25),),
     )
-    config = train_config(section, frozenset({7}), 5)
-    assert (config.loss.name, config.mismatch.name, config.ratio_base) == ("m1_mask", "icepop", "proximal")
+    config = train_config(section, Path("start"), 5)
+    assert config.loss == M1Mask(clip_low=0.1, clip_high=0.3, max_ratio=4.0)
+    assert (config.mismatch, config.ratio_base) == (IcePop(low=0.25, high=5.0), "proximal")
+    assert (config.optimizer.beta1, config.optimizer.beta2, config.optimizer.eps) == (0.9, 0.99, 1e-15)
+    assert (config.optimizer.decay_updates, config.spike_factor) == (40, 7.0)
     assert (config.precision, config.gradient_checkpointing, config.seed) == ("bfloat16", True, 5)
-    assert config.rare_token_ids == {7}
+    assert (config.rare_words, config.start_folder) == (("wait",), Path("start"))
     assert config.lora is not None
     assert (config.lora.rank, config.lora.alpha) == (4, 8.0)
 
@@ -154,8 +169,55 @@ def test_every_setting_reaches_the_trainer():
         ({"loss": "dr_grpo"}, "dr_grpo with aggregation token_mean is GRPO under another name"),
         ({"mismatch": "tis"}, "would be corrected twice"),
         ({"loss": "grpoo"}, "training.loss is 'grpoo'; want one of cispo"),
+        ({"loss": "cispo_two_sided"}, "needs the setting min_ratio, max_ratio; it takes min_ratio, max_ratio"),
+        ({"loss_settings": (("eps_high", 0.2),)}, r"loss cispo has no setting eps_high; it takes max_ratio=5\.0"),
+        ({"loss_settings": (("max_ratio", 0.2),)}, r"write max_ratio=1\.2"),
+        ({"loss": "reinforce", "loss_settings": (("clip_low", 0.2),)}, "no setting clip_low; it takes none"),
+        (
+            {"mismatch": "tis", "ratio_base": "proximal", "mismatch_settings": (("high", 2.0),)},
+            r"mismatch correction tis has no setting high; it takes cap=2\.0",
+        ),
+        ({"adam_beta1": 1.0}, r"optimizer\.beta1 is 1\.0; want a number in \[0, 1\)"),
+        ({"decay_updates": 3, "warmup_updates": 4}, "decay_updates 3 ends within warmup_updates 4"),
     ],
 )
 def test_what_only_the_trainer_can_refuse_is_refused_before_a_rollout(settings, said):
     with pytest.raises(ValueError, match=said):
         check_section(TrainSection(**settings))
+
+
+SETTINGS = {
+    "cispo": {"max_ratio": 4.0},
+    "cispo_two_sided": {"min_ratio": 0.8, "max_ratio": 3.0},
+    "dapo": {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 3.0},
+    "dispo": {"correct_min": 0.5, "correct_max": 4.0, "incorrect_min": 0.5, "incorrect_max": 2.0},
+    "dr_grpo": {"clip_low": 0.1, "clip_high": 0.3},
+    "grpo": {"clip_low": 0.1, "clip_high": 0.3, "kl_beta": 0.1},
+    "gspo": {"clip_low": 1e-4, "clip_high": 2e-4},
+    "m1_mask": {"clip_low": 0.1, "clip_high": 0.3, "max_ratio": 3.0},
+    "ppo_clip": {"clip_low": 0.1, "clip_high": 0.3},
+    "reinforce": {},
+}
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_each_loss_is_made_from_settings_or_refused_as_a_config_error(name):
+    fixed = {"aggregation": "fixed_length", "fixed_length": 50} if name == "dr_grpo" else {}
+    if name == "nll":
+        with pytest.raises(ValueError, match="warm-start"):
+            TrainSection(loss=name)
+        return
+    loss = train_config(
+        TrainSection(loss=name, loss_settings=tuple(SETTINGS[name].items()), **fixed), Path("start"), 0
+    ).loss
+    assert {field: getattr(loss, field) for field in SETTINGS[name]} == SETTINGS[name]
+    assert set(SETTINGS[name]) == {f.name for f in dataclasses.fields(loss)}
+    with pytest.raises(LossConfigError, match=f"loss {name} has no setting nonsense"):
+        check_section(TrainSection(loss=name, loss_settings=(("nonsense", 1.0),), **fixed))
+
+
+def test_a_loss_with_a_kl_term_is_given_the_first_policy_and_monitoring_can_be_switched_off():
+    kl = TrainSection(loss="grpo", loss_settings=(("kl_beta", 0.1),), kl_to_start=False)
+    assert train_config(kl, Path("start"), 0).start_folder == Path("start")
+    assert train_config(TrainSection(kl_to_start=False), Path("start"), 0).start_folder is None
+    assert train_config(TrainSection(), Path("start"), 0).start_folder == Path("start")

@@ -154,18 +154,17 @@ def test_supervised_steps_raise_the_likelihood_of_the_demonstrations(tiny_llama:
 
 def test_a_report_counts_what_happened(tiny_llama: Path, make_samples: Make) -> None:
     samples = make_samples(6)
-    everything = frozenset(range(96))
-    trainer = Trainer(
-        tiny_llama,
-        TrainConfig(optimizer=SGD, rare_token_ids=everything, updates_per_batch=3, start_folder=tiny_llama),
-        policy_version=4,
+    config = TrainConfig(
+        loss=Grpo(kl_beta=1e-9), optimizer=SGD, updates_per_batch=3, passes_per_batch=2, start_folder=tiny_llama
     )
-    report = trainer.train_step(samples)
+    report = Trainer(tiny_llama, config, policy_version=4).train_step(samples)
     assert (report.step, report.policy_version, report.staleness_max) == (1, 5, 4)
-    assert len(report.updates) == 3
-    assert sum(sum(u.ratio_histogram) for u in report.updates) == sum(s.num_loss_tokens for s in samples)
-    assert report.rare_token_gradient_share == pytest.approx(1.0)
+    assert len(report.updates) == 6
+    assert sum(report.ratio_histogram) == 2 * sum(s.num_loss_tokens for s in samples)
+    assert report.ratio_histogram[3] == sum(u.ratio_histogram[3] for u in report.updates)
     assert all(sum(u.decile_gradient_share) == pytest.approx(1.0) for u in report.updates)
+    assert sum(report.decile_gradient_share) == pytest.approx(1.0)
+    assert len(report.decile_gradient_share) == 10
     assert report.updates[0].kl_to_start == pytest.approx(0.0, abs=1e-9)
     assert report.updates[2].kl_to_start is not None
     assert report.updates[2].kl_to_start > 0
@@ -189,8 +188,8 @@ def test_a_kl_term_reads_the_start_policy(tiny_llama: Path, make_samples: Make) 
     with pytest.raises(LossConfigError, match="start_folder"):
         TrainConfig(loss=Grpo(kl_beta=0.1))
     slow = OptimizerConfig(name="sgd", learning_rate=3e-3)
-    config = {"loss": Grpo(kl_beta=5.0), "start_folder": tiny_llama, "passes_per_batch": 4, "optimizer": slow}
-    held, free = (trained(tiny_llama, make_samples(), **c)[1] for c in (config, {**config, "loss": Grpo()}))
+    config = {"start_folder": tiny_llama, "passes_per_batch": 4, "optimizer": slow}
+    held, free = (trained(tiny_llama, make_samples(), loss=Grpo(kl_beta=b), **config)[1] for b in (5.0, 1e-9))
     assert held.updates[-1].kl_to_start < free.updates[-1].kl_to_start
 
 

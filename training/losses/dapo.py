@@ -1,4 +1,4 @@
-"""DAPO: a higher upper clip, optionally the dual clip for negative advantages, and the soft length penalty."""
+"""DAPO: a higher upper clip, and optionally the dual clip for negative advantages."""
 
 from __future__ import annotations
 
@@ -40,13 +40,3 @@ class Dapo:
         bound_N = -self.dual_clip * terms.advantages_N
         binds_N = (terms.advantages_N < 0) & (surrogate.loss_N > bound_N)
         return PerToken(loss_N=torch.where(binds_N, bound_N, surrogate.loss_N), clipped_N=surrogate.clipped_N | binds_N)
-
-
-def soft_overlong_penalty(num_tokens: int, max_tokens: int, buffer_tokens: int) -> float:
-    """What is added to the reward: 0 up to `max - buffer` tokens, falling linearly to -1 at `max`, -1 beyond.
-
-    Source: DAPO, arXiv 2503.14476, Eq. 13.
-    """
-    if not 0 < buffer_tokens <= max_tokens:
-        raise LossConfigError(f"buffer_tokens is {buffer_tokens} of max_tokens {max_tokens}; want 0 < buffer <= max")
-    return -min(1.0, max(0.0, (num_tokens - (max_tokens - buffer_tokens)) / buffer_tokens))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,15 +32,28 @@ MISMATCHES: Mapping[str, type[Mismatch]] = {kind.name: kind for kind in (NoCorre
 def _make(kind: str, known: Mapping[str, Any], name: str, fields: Mapping[str, Any]) -> Any:
     if name not in known:
         raise LossConfigError(f"unknown {kind} {name!r}; want one of {', '.join(sorted(known))}")
-    wanted = known[name].__dataclass_fields__
-    strange = sorted(set(fields) - set(wanted))
-    if strange:
-        raise LossConfigError(f"{kind} {name} has no field {', '.join(strange)}; it has {', '.join(wanted) or 'none'}")
+    takes = {f.name: f.default for f in dataclasses.fields(known[name])}
+    strange = sorted(fields.keys() - takes.keys())
+    missing = [field for field, default in takes.items() if default is dataclasses.MISSING and field not in fields]
+    if strange or missing:
+        faults = [f"has no setting {', '.join(strange)}"] if strange else []
+        faults += [f"needs the setting {', '.join(missing)}"] if missing else []
+        raise LossConfigError(f"{kind} {name} {' and '.join(faults)}; {_takes(takes)}")
     return known[name](**fields)
 
 
+def _takes(fields: Mapping[str, Any]) -> str:
+    """'it takes min_ratio, max_ratio=5.0': a setting without a default has no value beside it."""
+    said = [name if default is dataclasses.MISSING else f"{name}={default}" for name, default in fields.items()]
+    return f"it takes {', '.join(said) or 'none'}"
+
+
 def make_loss(name: str, **fields: float | None) -> TokenLoss:
-    """The loss of that name. Raises LossConfigError on an unknown name or field, or a value the loss refuses."""
+    """The loss of that name.
+
+    Raises LossConfigError, which lists what the loss takes, on an unknown name or setting, on one that is missing, and
+    for a value that the loss refuses.
+    """
     loss: TokenLoss = _make("loss", LOSSES, name, fields)
     return loss
 
