@@ -22,7 +22,7 @@ from tasks.stage import Desk, Stage, Work
 
 SCHEMA_VERSION = 1
 
-ROLL_OUT = Stage(name="roll_out", version=1, kind="rollouts")
+ROLL_OUT = Stage(name="roll_out", version=2, kind="rollouts")
 MERGE = Stage(name="merge_rollouts", version=1, kind="rollouts")
 GROUPS_FILE = "groups.parquet"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.polar.messages import Conversation, Message, same_reasoning
+from environments.polar.side_calls import is_side_request
 from environments.types import ForkCause, Role
 
 MAIN = "main"
@@ -17,8 +18,6 @@ MAIN = "main"
 ORDINAL_BITS, RESAMPLE_BITS = 20, 8
 # Whole copies of ids are kept for this many of the calls that ended last; others are put together when needed.
 RECENT_NODES = 16
-# Phrases of the one-shot calls that harnesses make beside the work (titles, topics); matched in lower case.
-SIDE_PHRASES = ("title", "isnewtopic", "new topic", "summarize this coding conversation in under")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +65,7 @@ class Line:
     root: bytes
     base: int
     has_tools: bool
+    calls: int = 0
     ordinals: int = 0
     longest: int = 0
     last_call: str | None = None
@@ -100,11 +100,21 @@ class Lineage:
     _recent: deque[Node] = field(default_factory=deque)
 
     def place(self, conversation: Conversation, root: bytes, tools: Sequence[Any], hints: Hints) -> Place:
-        """Find the parent by meaning, else name the cause of the fork."""
+        """Find the parent by meaning, else name the cause of the fork.
+
+        A line that gets a second turn is at work, whatever its first request looked like.
+        """
         parent, new = self._find_parent(conversation, root)
         if parent is not None:
-            return Place(line=parent.line, parent=parent, new=new, cause="continuation", related=parent.call_id)
-        return self._fork(conversation, root, tools, hints)
+            place = Place(line=parent.line, parent=parent, new=new, cause="continuation", related=parent.call_id)
+        else:
+            place = self._fork(conversation, root, tools, hints)
+        if place.line.role == "side" and any(m.role == "assistant" for m in conversation.messages):
+            place.line.role = self._working_role()
+        return place
+
+    def _working_role(self) -> Role:
+        return "sub_agent" if any(x.role == "main" for x in self.lines) else "main"
 
     def _find_parent(self, conversation: Conversation, root: bytes) -> tuple[Node | None, Sequence[Message]]:
         messages, lead, chain = conversation.messages, conversation.lead, conversation.chain
@@ -153,19 +163,23 @@ class Lineage:
             agent_id=agent_id,
             role=role,
             root=root,
-            base=0 if role == "main" else 1 + mark % 2046,
+            base=0 if role == "main" else self._free_base(1 + mark % 2046),
             has_tools=bool(tools),
         )
         cause: ForkCause = "root" if role == "main" else role
         return Place(line=line, parent=None, new=conversation.messages, cause=cause, related=None)
 
+    def _free_base(self, base: int) -> int:
+        """The first base from `base` on that no line has: two agents share neither randomness nor an engine session."""
+        taken = {line.base for line in self.lines}
+        while base in taken:
+            base += 1
+        return base
+
     def _role(self, conversation: Conversation, tools: Sequence[Any], hints: Hints) -> Role:
-        main = next((x for x in self.lines if x.role == "main"), None)
         if hints.agent_id:
             return "sub_agent"
-        if not tools and (_looks_like_side(conversation) or (main is not None)):
-            return "side"
-        return "main" if main is None else "sub_agent"
+        return "side" if not tools and is_side_request(conversation.messages) else self._working_role()
 
     def ordinal(self, place: Place) -> int:
         """The call's number within its line: a function of the conversation, not of the order of arrival."""
@@ -176,6 +190,7 @@ class Lineage:
         line = place.line
         if line not in self.lines:
             self.lines.append(line)
+        line.calls += 1
         line.ordinals = max(line.ordinals, ordinal + 1)
         line.last_call = call_id
         line.longest = max(line.longest, len(conversation.chain) - 1)
@@ -210,8 +225,3 @@ def next_resample(call_index: int) -> int:
     number = (call_index >> ORDINAL_BITS) & ((1 << RESAMPLE_BITS) - 1)
     following = (number + 1) & ((1 << RESAMPLE_BITS) - 1)
     return call_index + ((following - number) << ORDINAL_BITS)
-
-
-def _looks_like_side(conversation: Conversation) -> bool:
-    text = " ".join(m.text for m in conversation.messages[:2]).lower()
-    return len(conversation.messages) <= 3 and any(phrase in text for phrase in SIDE_PHRASES)

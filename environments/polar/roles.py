@@ -25,7 +25,7 @@ class Standing:
 def settle(calls: Sequence[Standing]) -> dict[str, Standing]:
     """The final standing of each call, given all in order of start. Pure."""
     settled = {c.call_id: c for c in calls}
-    for rule in (_helper_beside_the_line, _title_before_the_work):
+    for rule in (_helper_beside_the_line, _second_turn, _title_before_the_work, _one_shot_beside_the_work):
         settled.update(rule(list(settled.values())))
     return settled
 
@@ -57,6 +57,40 @@ def _helper_beside_the_line(calls: Sequence[Standing]) -> dict[str, Standing]:
         )
         for c in calls
         if roots[c.call_id] in helpers
+    }
+
+
+def _second_turn(calls: Sequence[Standing]) -> dict[str, Standing]:
+    """An agent that was taken for a side call until it got a second turn was at work from the first."""
+    later = {c.agent_id: c.role for c in calls if c.role != "side"}
+    changed: dict[str, Standing] = {}
+    for call in calls:
+        role: Role = later.get(call.agent_id, "side")
+        if role == "side" or call.named or not call.agent_id.startswith("side-"):
+            continue
+        cause: ForkCause = call.cause if call.cause != "side" else "root" if role == "main" else "sub_agent"
+        agent_id = MAIN if role == "main" else call.agent_id.replace("side", role, 1)
+        changed[call.call_id] = replace(call, agent_id=agent_id, role=role, cause=cause)
+    return changed
+
+
+def _one_shot_beside_the_work(calls: Sequence[Standing]) -> dict[str, Standing]:
+    """Beside a main agent with tools, an agent without tools and without a second turn did no work that can be seen.
+
+    Beside a main agent that has none itself (a text protocol) a call without tools is like any other.
+    """
+    if not any(c.role == "main" and c.has_tools for c in calls):
+        return {}
+    working = {c.agent_id for c in calls if c.has_tools or c.named or c.parent is not None}
+    return {
+        c.call_id: replace(
+            c,
+            agent_id=c.agent_id.replace("sub_agent", "side", 1),
+            role="side",
+            cause="side" if c.cause in ("sub_agent", "compacted") else c.cause,
+        )
+        for c in calls
+        if c.role == "sub_agent" and c.agent_id not in working
     }
 
 

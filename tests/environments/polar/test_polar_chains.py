@@ -8,6 +8,8 @@ import json
 import pytest
 from polar_fakes import BASH, STOP, ScriptedEngine, call_text, chain_text, in_turn, recorder_for, talking
 
+from environments.polar.base import SessionBudget
+
 
 async def two_turns(tmp_path, tiny_folder, rendering, change):
     """A thought and a tool call, then a second turn over a history that `change` has laid hands on."""
@@ -203,6 +205,125 @@ async def test_a_title_call_is_a_side_call_whichever_comes_first(tmp_path, tiny_
         recording = await recorder.close("r1")
     assert sorted((c.role, c.fork_cause) for c in recording.chains) == [("main", "root"), ("side", "side")]
     assert {c.role for c in recording.calls if c.cause == "continuation"} == {"main"}
+
+
+TEXT_TASKS = [
+    "Fix the page title in index.html",
+    "Users are entitled to a refund; repair refund.py",
+    "Summarize this coding conversation in under a page and write it to notes.md",
+    "Add the field isNewTopic to the form",
+]
+
+
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Reply with one bash block."}]])
+@pytest.mark.parametrize("task", TEXT_TASKS)
+async def test_an_agent_without_tools_is_the_main_one_whatever_its_task_speaks_of(
+    tmp_path, tiny_folder, rendering, task, system
+):
+    engine = ScriptedEngine(tiny_folder, lambda r: "```bash\nls\n```" + STOP)
+    two = SessionBudget(max_calls=2, max_tokens=1000)
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder, tools=(), budget=two) as talker:
+        talker.messages = list(system)
+        await talker.ask(task)
+        await talker.ask("out")
+        assert (await talker.post([*talker.messages, {"role": "user", "content": "out"}])).status_code == 403
+        recording = await recorder.close("r1")
+    assert [(c.role, c.agent_id, c.cause) for c in recording.calls] == [
+        ("main", "main", "root"),
+        ("main", "main", "continuation"),
+    ]
+    assert [(c.fork_cause, c.role) for c in recording.chains] == [("root", "main")]
+    assert [t.action for t in recording.turns] == ["ls"]
+
+
+SIDE_REQUESTS = [
+    ("You are a title generator. You output ONLY a thread title. Nothing else.", "Go."),
+    ("", "Generate a title for this conversation:\nGo."),
+    ("You are Claude Code.\nAnalyze if this message indicates a new conversation topic. If it does, ...", "Go."),
+    ("Summarize this coding conversation in under 50 characters.", "Please write a 5-10 word title for ..."),
+    ("Generate a concise, sentence-case title (3-7 words) that captures the goal of this session.", "Go."),
+    ("", "quota"),
+]
+
+
+@pytest.mark.parametrize(("system", "text"), SIDE_REQUESTS)
+@pytest.mark.parametrize("tools", [[BASH], []])
+async def test_a_side_call_of_a_known_harness_is_one_beside_any_agent(
+    tmp_path, tiny_folder, rendering, system, text, tools
+):
+    engine = ScriptedEngine(tiny_folder, lambda r: "A title" + STOP)
+    side = [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": text}]
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder, tools=()) as talker:
+        await talker.post(side)
+        talker.tools = tools
+        await talker.ask("Go.")
+        await talker.ask("More.")
+        recording = await recorder.close("r1")
+    assert [(c.role, c.cause) for c in recording.calls] == [
+        ("side", "side"),
+        ("main", "root"),
+        ("main", "continuation"),
+    ]
+
+
+@pytest.mark.parametrize("tools", [[BASH], []])
+@pytest.mark.parametrize(("system", "text"), [*SIDE_REQUESTS[:2], ("You explore.", "Find it.")])
+async def test_a_helper_without_tools_that_gets_a_second_turn_is_a_sub_agent(
+    tmp_path, tiny_folder, rendering, system, text, tools
+):
+    engine = ScriptedEngine(tiny_folder, lambda r: "found" + STOP)
+    four = {"budget": SessionBudget(max_calls=4, max_tokens=1000)}
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder, tools=tools, **four) as talker:
+        await talker.ask("Go.")
+        main, talker.tools = talker.messages, []
+        talker.messages = [{"role": "system", "content": system}] if system else []
+        await talker.ask(text)
+        await talker.ask("Look again.")
+        talker.messages, talker.tools = main, tools
+        await talker.ask("The helper says: found.")
+        assert (await talker.post([*talker.messages, {"role": "user", "content": "More."}])).status_code == 403
+        recording = await recorder.close("r1")
+    assert [(c.role, c.fork_cause, len(c.segments)) for c in recording.chains] == [
+        ("main", "root", 4),
+        ("sub_agent", "sub_agent", 4),
+    ]
+    assert {c.agent_id.partition("-")[0] for c in recording.calls} == {"main", "sub_agent"}
+
+
+@pytest.mark.parametrize(("tools", "role"), [([BASH], "side"), ([], "sub_agent")])
+async def test_a_one_shot_helper_without_tools_works_only_beside_an_agent_without_tools(
+    tmp_path, tiny_folder, rendering, tools, role
+):
+    engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder, tools=tools) as talker:
+        await talker.ask("Go.")
+        talker.tools = []
+        for text in ("Is `ls` safe?", "Is `pwd` safe?"):
+            await talker.post([{"role": "system", "content": "You judge commands."}, {"role": "user", "content": text}])
+        recording = await recorder.close("r1")
+    assert [c.role for c in recording.calls] == ["main", role, role]
+    assert {c.role for c in recording.chains} == {"main", role}
+
+
+async def test_a_task_that_opens_like_a_side_call_is_the_main_agents_once_it_goes_on(tmp_path, tiny_folder, rendering):
+    engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
+    two = SessionBudget(max_calls=2, max_tokens=1000)
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder, tools=(), budget=two) as talker:
+        await talker.ask("Generate a title for this conversation: it is the one in talk.txt")
+        await talker.ask("out")
+        assert (await talker.post([*talker.messages, {"role": "user", "content": "out"}])).status_code == 403
+        recording = await recorder.close("r1")
+    assert [(c.role, c.agent_id, c.fork_cause) for c in recording.chains] == [("main", "main", "root")]
+
+
+async def test_each_agent_has_an_engine_session_and_call_indexes_of_its_own(tmp_path, tiny_folder, rendering):
+    engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
+        await talker.ask("Go.")
+        for i in range(150):  # of 2046 marks, so that two are nearly always equal
+            system = {"role": "system", "content": f"You are helper {i}."}
+            await talker.post([system, {"role": "user", "content": "Find it."}])
+    assert len({r.session_id for r in engine.requests}) == len({r.call_index for r in engine.requests}) == 151
 
 
 async def test_the_same_prompt_again_is_a_sibling_with_randomness_of_its_own(tmp_path, tiny_folder, rendering):
