@@ -7,7 +7,6 @@ from typing import Any
 
 from environments.polar.calls import LiveCall
 from environments.polar.errors import BadBody, PolarError
-from environments.polar.lineage import Hints
 from environments.polar.messages import Message, ToolCall, parse_arguments
 from environments.polar.rendering import Answer
 from environments.polar.request import ModelRequest
@@ -18,6 +17,7 @@ from environments.polar.wires.fields import (
     need_object,
     need_text,
     positive_int,
+    read_hints,
     stop_strings,
     text_of,
 )
@@ -178,7 +178,7 @@ class ChatWire:
             stop=stop_strings(body.get("stop"), "stop"),
             stream=bool(body.get("stream")),
             model=need_text(body.get("model"), "model"),
-            hints=Hints(agent_id=headers.get("x-session-id", "") if headers.get("x-parent-session-id") else ""),
+            hints=read_hints(headers),
             echo={"include_usage": bool(options.get("include_usage"))},
         )
 

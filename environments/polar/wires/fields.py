@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from environments.polar.errors import BadBody
+from environments.polar.lineage import Hints
 
 
 def need_list(value: Any, where: str) -> Sequence[Any]:
@@ -65,6 +66,12 @@ def text_of(content: Any, where: str, kinds: Sequence[str]) -> str:
             raise BadBody(f"{where} has a block of type {kind!r:.80}; this model reads text blocks only")
         parts.append(need_text(block.get("text", block.get("refusal")), where))
     return "".join(parts)
+
+
+def read_hints(headers: Mapping[str, str]) -> Hints:
+    """What the headers say of the agent behind a request, whatever the wire: opencode speaks three of them."""
+    child = headers.get("x-session-id", "") if headers.get("x-parent-session-id") else ""
+    return Hints(agent_id=headers.get("x-claude-code-agent-id", "") or child)
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:

@@ -7,7 +7,6 @@ from typing import Any
 
 from environments.polar.calls import LiveCall
 from environments.polar.errors import BadBody, PolarError
-from environments.polar.lineage import Hints
 from environments.polar.messages import Message, ToolCall
 from environments.polar.rendering import Answer
 from environments.polar.request import ModelRequest
@@ -18,6 +17,7 @@ from environments.polar.wires.fields import (
     need_object,
     need_text,
     positive_int,
+    read_hints,
     stop_strings,
 )
 from environments.types import Wire
@@ -245,7 +245,7 @@ class MessagesWire:
             stop=stop_strings(body.get("stop_sequences"), "stop_sequences"),
             stream=bool(body.get("stream")),
             model=need_text(body.get("model"), "model"),
-            hints=Hints(agent_id=headers.get("x-claude-code-agent-id", "")),
+            hints=read_hints(headers),
         )
 
     def answer(self, request: ModelRequest, call: LiveCall, answer: Answer) -> Mapping[str, Any]:

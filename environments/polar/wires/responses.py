@@ -12,7 +12,7 @@ from environments.polar.rendering import Answer
 from environments.polar.request import ModelRequest
 from environments.polar.stream_view import Piece
 from environments.polar.wires.chat import openai_error
-from environments.polar.wires.fields import event, need_list, need_text, positive_int
+from environments.polar.wires.fields import event, need_list, need_text, positive_int, read_hints
 from environments.polar.wires.responses_items import NAMESPACE_GLUE, read_item, read_tools
 from environments.types import Wire
 
@@ -211,6 +211,7 @@ class ResponsesWire:
             stop=(),
             stream=bool(body.get("stream")),
             model=need_text(body.get("model"), "model"),
+            hints=read_hints(headers),
             echo={"custom": custom, "instructions": instructions or None},
         )
 
