@@ -105,11 +105,14 @@ class Workshop:
         return self._boxes
 
     def engine(self, folder: Path, version: int) -> Engine:
-        """The engine, serving policy `version` from `folder`: started, or its weights swapped when they are older."""
+        """The engine, serving policy `version` from `folder`: started, or its weights swapped when they are older.
+
+        The recorder before it, once there is one, does the swap: it lets running calls end and holds new ones back.
+        """
         if self._engine is None:
             self._engine = self.run(self._start_engine, folder, version)
         elif self._engine.policy_version < version:
-            self.run(self._engine.load_weights, folder, version)
+            self.run((self._recorder or self._engine).load_weights, folder, version)
         if self._engine.policy_version != version:
             raise RuntimeError(
                 f"the engine serves policy {self._engine.policy_version}, want {version}: it never goes back"
