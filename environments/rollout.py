@@ -87,8 +87,10 @@ async def roll_out(request: RolloutRequest, room: RolloutRoom) -> Trajectory:
 
 async def _run(request: RolloutRequest, room: RolloutRoom) -> tuple[HarnessOutcome, bytes | None, Recording]:
     task, suite = request.task, room.suite
-    # One call more than turns: the final answer is a call and no turn.
-    budget = SessionBudget(max_calls=task.limits.max_turns + 1, max_tokens=task.limits.max_tokens)
+    limits = task.limits
+    # One call more than turns: the final answer is a call and no turn. The time starts with the first call, so the
+    # loop's own, which tells ours from the agent's, is always over first; this one stops calls that outlive it.
+    budget = SessionBudget(max_calls=limits.max_turns + 1, max_tokens=limits.max_tokens, wall_time_s=limits.wall_time_s)
     endpoint = room.recorder.open(request.rollout_id, sampling=room.sampling, budget=budget)
     sandbox: Sandbox | None = None
     state: bytes | None = None

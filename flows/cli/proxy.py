@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ class Served:
         Calls that one rollout may make.
     max_total_tokens: int
         Tokens that one rollout may sample.
+    wall_time_s: float
+        Seconds that one rollout may take from its first call on; calls that then run are cut.
     log: Path
         Where the log of calls goes, below the home unless absolute.
     """
@@ -66,6 +69,7 @@ class Served:
     seed: int = 0
     max_calls: int = 1000
     max_total_tokens: int = 1_000_000
+    wall_time_s: float = math.inf
     log: Path = Path("proxy")
 
     @property
@@ -80,7 +84,7 @@ class Served:
         """What one rollout may use."""
         from environments.polar.base import SessionBudget
 
-        return SessionBudget(max_calls=self.max_calls, max_tokens=self.max_total_tokens)
+        return SessionBudget(max_calls=self.max_calls, max_tokens=self.max_total_tokens, wall_time_s=self.wall_time_s)
 
     @contextmanager
     def open(self, home: Path) -> Iterator[tuple[Workshop, PolarRecorder]]:
