@@ -71,7 +71,7 @@ class Answering:
             raise BadBody("the body is nested too deeply") from error
 
     async def __call__(self, wire: WireFormat, session: Session, request: Request, send: Send) -> None:
-        """Answer one model request."""
+        """Answer one model request. What nobody foresaw is told in the wire's shape too, and then raised."""
         try:
             body = await read_body(request, self.max_body_bytes)
             model_request = wire.parse(body, request.headers)
@@ -79,6 +79,10 @@ class Answering:
         except PolarError as error:
             await error_response(wire, error)(request.scope, request.receive, send)
             return
+        except Exception as error:
+            session.refused = f"the recorder failed: {type(error).__name__}: {error}"
+            await error_response(wire, PolarError(session.refused))(request.scope, request.receive, send)
+            raise
         await _Delivery(self, wire, model_request, call).run(request.scope, request.receive, send)
 
 
@@ -194,6 +198,9 @@ class _Delivery:
         call = self._call
         ok = call.state == "complete" and call.answer is not None
         await _send(send, writer.end(call.answer) if ok else writer.failed(self._error()))
+        if ok:  # on record before the client can act on it, and perhaps close the rollout
+            self._tokens = len(call.ids)
+            call.delivered_to(self._tokens, whole=False)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         if ok:
             self._done()

@@ -13,7 +13,10 @@ from infra.engines.base import Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionBudget:
-    """What one rollout may ask of the model; past it, calls are refused in the wire's own error shape."""
+    """What one rollout may ask of the model; past it, calls are refused in the wire's own error shape.
+
+    `max_tokens` are sampled tokens; `wall_time_s` counts from the first call, and cuts the calls that then run.
+    """
 
     max_calls: int
     max_tokens: int

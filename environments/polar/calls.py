@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from environments.polar.errors import EngineFailed, LogFailed, PolarError
+from environments.polar.errors import BudgetExhausted, EngineFailed, LogFailed, PolarError
 from environments.polar.gate import Gate
 from environments.polar.lineage import Place
 from environments.polar.log import RolloutLog
@@ -17,6 +17,8 @@ from environments.polar.rendering import Answer, Rendering, Tools
 from environments.polar.stream_view import StreamView, cut_at_stop
 from environments.types import CallState, Wire
 from infra.engines.base import Engine, EngineError, FinishReason, GenerateRequest, Sampling, TokenDelta
+
+CUT_AT_DEADLINE = "budget_exhausted: the time that this rollout may take was over while the call ran"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,6 +41,7 @@ class LiveCall:
     stops: tuple[str, ...]
     tools: Tools
     started_at: float
+    time_left_s: float
     streamed: bool
     log: RolloutLog
     prompt_length: int
@@ -67,6 +70,11 @@ class LiveCall:
         """Whether tokens may still come."""
         return self.state is None
 
+    @property
+    def failed(self) -> bool:
+        """Whether no answer will come of it: it broke, was cancelled, or is about to be."""
+        return self.aborted or self.state in ("cancelled", "broken")
+
     def notify(self) -> None:
         """Wake all who wait for `changed`."""
         self.changed.set()
@@ -79,8 +87,10 @@ class LiveCall:
 
     def abort(self) -> None:
         """Stop the generation, unless its end is already on its way to the disk."""
+        if self.ending:
+            return
         self.aborted = True
-        if self.task is not None and self.begun and not self.ending:
+        if self.task is not None and self.begun:
             self.task.cancel()
 
     def delivered_to(self, tokens: int, *, whole: bool) -> None:
@@ -88,7 +98,8 @@ class LiveCall:
         self.fully_delivered = self.fully_delivered or whole
         if tokens > self.delivered:
             self.delivered = tokens
-            with suppress(LogFailed):  # the bytes are gone; a full disk must not break the answer after its end
+            # The bytes are gone: neither a full disk nor a rollout that was closed meanwhile may break the answer.
+            with suppress(LogFailed):
                 self.log.append("delivered", {"call": self.call_id, "tokens": tokens})
 
     async def ended(self) -> None:
@@ -118,14 +129,19 @@ class CallRunner:
     async def run(self, call: LiveCall, finished: Callable[[LiveCall], None]) -> None:
         """Drive one call to its end; `finished` is told before the listeners are."""
         call.begun = True
+        deadline = asyncio.timeout(None if math.isinf(call.time_left_s) else call.time_left_s)
         try:
-            async with self.gate.place():
+            async with deadline, self.gate.place():
                 if call.aborted:  # before its first step, when cancelling the task would have skipped all this
                     raise asyncio.CancelledError
                 await self._generate(call)
             await self._complete(call)
         except asyncio.CancelledError:
             self._end(call, "cancelled", None)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self._end(call, "cancelled", BudgetExhausted(CUT_AT_DEADLINE))
         except (EngineError, PolarError) as error:
             self._end(call, "broken", error)
         except ValueError as error:  # the engine's word for a request that it cannot serve

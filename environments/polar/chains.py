@@ -7,11 +7,17 @@ from collections.abc import Mapping, Sequence
 from environments.types import CallRecord, Chain, ForkCause, Segment
 
 
+def _arrived(call: CallRecord) -> bool:
+    return call.delivered_count == len(call.completion_ids)
+
+
 class _Tree:
-    """The complete calls of one rollout as a forest: parent -> children in order of start."""
+    """The answers that arrived, as a forest: parent -> children in order of start."""
 
     def __init__(self, calls: Sequence[CallRecord], related: Mapping[str, str | None]) -> None:
-        self.calls = {c.call_id: c for c in calls if c.state == "complete"}
+        went_on_from = {c.parent_call_id for c in calls}
+        complete = (c for c in calls if c.state == "complete")
+        self.calls = {c.call_id: c for c in complete if _arrived(c) or c.call_id in went_on_from}
         self.causes = {c.call_id: c.cause for c in calls}
         self.related = related
         self.children: dict[str, list[str]] = {}
@@ -103,7 +109,9 @@ def _chain(first: CallRecord, tree: _Tree, chain_of: dict[str, str]) -> Chain:
 def build_chains(calls: Sequence[CallRecord], related: Mapping[str, str | None]) -> tuple[Chain, ...]:
     """Chains in order of their first call. `related[call_id]` is the call that a fork departs from.
 
-    Calls that were cancelled or broke train nothing and stand in no chain.
+    Calls that were cancelled or broke train nothing and stand in no chain, nor does an answer that was never delivered
+    whole: nobody acted on it, so the outcome says nothing of it. Where a later request carries it in its history it did
+    arrive, whatever became of the line, and it trains: it is part of the context that the rest was sampled in.
     """
     tree = _Tree(calls, related)
     chain_of: dict[str, str] = {}

@@ -50,10 +50,17 @@ class BudgetExhausted(PolarError):
 
 
 class Overloaded(PolarError):
-    """The waiting room is full: come back later."""
+    """The waiting room is full: come back later. Ours: no rollout can fill it alone."""
 
     status = 429
     code = "overloaded"
+
+
+class Crowded(PolarError):
+    """The rollout's own calls are in the way: come back when some have ended. Its doing, never ours."""
+
+    status = 429
+    code = "too_many_calls_at_once"
 
 
 class EngineFailed(PolarError):

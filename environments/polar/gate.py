@@ -21,9 +21,14 @@ class Gate:
     _closed: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def num_places(self) -> int:
+        """Running and waiting places, taken or not."""
+        return self.max_running + self.max_waiting
+
     def check(self) -> None:
         """Raise Overloaded when neither a running nor a waiting place is free."""
-        if self.running + self.waiting >= self.max_running + self.max_waiting:
+        if self.running + self.waiting >= self.num_places:
             raise Overloaded(f"{self.running} calls run and {self.waiting} wait; try again in a moment")
 
     def enter(self) -> None:

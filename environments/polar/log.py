@@ -11,7 +11,7 @@ import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,20 @@ RECENT_FSYNCS = 10_000
 
 
 class LogWriter:
-    """Appends to a file of its own (one a process), so that no writer ever meets another's torn tail."""
+    """Appends to a file of its own (one a process), so that no writer ever meets another's torn tail.
 
-    def __init__(self, folder: Path) -> None:
+    A sync that failed is final: the kernel drops what it could not write and calls the next sync a success, so no later
+    one proves anything of the bytes before it. `sync` puts a file's bytes on the disk.
+    """
+
+    def __init__(self, folder: Path, *, sync: Callable[[int], None] = os.fdatasync) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{time.time_ns():020d}-{os.getpid()}{SUFFIX}"
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._size = 0
         self._synced = 0
+        self._sync_file = sync
+        self._lost: OSError | None = None
         self._syncing: asyncio.Task[None] | None = None
         self.fsync_count = 0
         self.recent_fsyncs_s: deque[float] = deque(maxlen=RECENT_FSYNCS)
@@ -67,6 +73,8 @@ class LogWriter:
         start, sent = self._size, 0
         if self._file < 0:
             raise LogFailed(f"the log {self.path} is closed")
+        if self._lost is not None:
+            raise LogFailed(f"the log {self.path} has lost bytes: {self._lost}; mend the disk and start again")
         try:
             while sent < len(frame):
                 sent += os.write(self._file, memoryview(frame)[sent:])
@@ -78,7 +86,13 @@ class LogWriter:
 
     def _sync(self) -> None:
         target, begun = self._size, time.perf_counter()
-        os.fdatasync(self._file)
+        if self._lost is not None:
+            raise self._lost
+        try:
+            self._sync_file(self._file)
+        except OSError as error:
+            self._lost = error
+            raise
         self.recent_fsyncs_s.append(time.perf_counter() - begun)
         self.fsync_count += 1
         self._synced = max(self._synced, target)
@@ -103,11 +117,13 @@ class LogWriter:
         return decode_payload(payload, offset)
 
     def close(self) -> None:
-        """Sync and close. Idempotent."""
+        """Sync and close. Idempotent. Raises OSError when bytes are not on the disk; it is closed all the same."""
         if self._file >= 0:
-            self._sync()
-            os.close(self._file)
-            self._file = -1
+            try:
+                self._sync()
+            finally:
+                os.close(self._file)
+                self._file = -1
 
 
 @dataclass(slots=True)
@@ -117,6 +133,7 @@ class RolloutLog:
     writer: LogWriter
     rollout_id: str
     offsets: list[int] = field(default_factory=list)
+    closed: bool = False
 
     def append(
         self,
@@ -126,9 +143,18 @@ class RolloutLog:
         ids: Sequence[Sequence[int]] = (),
         logprobs: Sequence[Sequence[float]] = (),
     ) -> None:
-        """Hand the next record to the kernel. Raises LogFailed."""
+        """Hand the next record to the kernel. Raises LogFailed, also after `close`: nothing may follow its record."""
+        if self.closed:
+            raise LogFailed(f"the record of rollout {self.rollout_id!r} is closed")
         whole = {"kind": kind, "rollout": self.rollout_id, "seq": len(self.offsets), **head}
         self.offsets.append(self.writer.append(whole, ids=ids, logprobs=logprobs))
+
+    def close(self, head: Mapping[str, Any]) -> None:
+        """Append the last record. Raises LogFailed; it is closed all the same."""
+        try:
+            self.append("close", head)
+        finally:
+            self.closed = True
 
     def entries(self) -> list[Entry]:
         """All records so far, read back from the file."""

@@ -17,13 +17,14 @@ from environments.polar.answering import Answering
 from environments.polar.app import make_app
 from environments.polar.base import Recording, SessionBudget
 from environments.polar.calls import CallRunner, LiveCall
-from environments.polar.errors import LogFailed, Overloaded
+from environments.polar.errors import Crowded, LogFailed, Overloaded
 from environments.polar.gate import Gate
 from environments.polar.log import LogWriter, RolloutLog
 from environments.polar.logged import read_rollouts
 from environments.polar.recording import build_recording
 from environments.polar.rendering import Rendering, load_rendering
 from environments.polar.session import Asked, Model, Session
+from environments.polar.spending import Spending
 from infra.digests import digest_of
 from infra.engines.base import Engine, Sampling
 
@@ -35,13 +36,16 @@ IN_PROCESS_URL = "http://polar.invalid"
 class RecorderSettings:
     """How the proxy holds back. Silence of `keep_alive_s` on a stream is filled with a comment; bodies larger than
     `max_body_bytes` get a 400; `max_running` calls are in the engine and `max_waiting` queue, others get a 429.
-    `rerender` serves as production would: each prompt is rendered whole, so that the deployment gap can be measured.
+    One rollout has at most `max_per_session` of both, and no more than its share of all places, so that none can
+    keep the others out. `rerender` serves as production would: each prompt is rendered whole, so that the deployment
+    gap can be measured.
     """
 
     keep_alive_s: float = 10.0
     max_body_bytes: int = 64 * 1024 * 1024
     max_running: int = 512
     max_waiting: int = 2048
+    max_per_session: int = 32
     rerender: bool = False
 
 
@@ -94,18 +98,17 @@ class PolarRecorder:
         if rollout_id in self._sessions:
             raise ValueError(f"rollout {rollout_id!r} is open already; close it first, or use another id")
         slug = rollout_id if re.fullmatch(r"[A-Za-z0-9._~-]+", rollout_id) else digest_of(rollout_id)[:24]
-        now = self._clock()
         log = RolloutLog(self.log, rollout_id)
-        log.append("open", {"at": now, "tokenizer": self.rendering.digest, "version": self._engine.policy_version})
+        about = {"tokenizer": self.rendering.digest, "version": self._engine.policy_version}
+        log.append("open", {"at": self._clock(), **about})
         session = Session(
             rollout_id=rollout_id,
             key=self._make_key(),
             sampling=sampling,
-            budget=budget,
+            spending=Spending(budget=budget),
             model=Model(self.rendering, self._engine.max_context, self.settings.rerender),
             log=log,
             clock=self._clock,
-            opened_at=now,
         )
         self._sessions[rollout_id] = session
         self._slugs[slug] = rollout_id
@@ -116,7 +119,13 @@ class PolarRecorder:
             transport=httpx.ASGITransport(app=self.app) if self.public_url is None else None,
         )
 
+    def _check_share(self, session: Session) -> None:
+        share = max(1, min(self.settings.max_per_session, self.gate.num_places // len(self._sessions)))
+        if len(session.running) >= share:
+            raise Crowded(f"{len(session.running)} calls of this rollout run or wait; {share} may at once")
+
     def _start(self, session: Session, asked: Asked) -> LiveCall:
+        self._check_share(session)
         try:
             self.gate.check()
             call = session.begin(asked)
@@ -136,6 +145,7 @@ class PolarRecorder:
         session = self._sessions.get(rollout_id)
         if session is None:
             raise ValueError(f"rollout {rollout_id!r} is not open; open it first (it may be closed already)")
+        session.closed = True
         self._slugs = {slug: name for slug, name in self._slugs.items() if name != rollout_id}
         running = list(session.running)
         for call in running:
@@ -144,7 +154,8 @@ class PolarRecorder:
         del self._sessions[rollout_id]
         for name in session.engine_sessions:
             await self._engine.close_session(name)
-        session.log.append("close", {"at": self._clock(), "budget_hit": session.budget_hit, "refused": session.refused})
+        hit, refused = session.spending.hit, session.refused
+        session.log.close({"at": self._clock(), "budget_hit": hit, "refused": refused})
         await self.log.commit()
         return build_recording(read_rollouts(session.log.entries())[rollout_id])
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 
-from environments.polar.base import SessionBudget
 from environments.polar.calls import LiveCall, new_messages_plain
-from environments.polar.errors import BudgetExhausted, TooLong
+from environments.polar.errors import BudgetExhausted, TooLong, UnknownKey
 from environments.polar.lineage import Lineage, Node, Place, index_of, next_resample
 from environments.polar.log import RolloutLog
 from environments.polar.messages import Conversation, Message, converse, extend_digest, message_digest, tools_digest
 from environments.polar.rendering import Rendering, Tools
 from environments.polar.request import ModelRequest
+from environments.polar.spending import Spending
 from environments.types import ForkCause
 from infra.digests import canonical_json
 from infra.engines.base import Sampling
@@ -56,16 +56,13 @@ class Session:
     rollout_id: str
     key: str
     sampling: Sampling
-    budget: SessionBudget
+    spending: Spending
     model: Model
     log: RolloutLog
     clock: Callable[[], float]
-    opened_at: float
     lineage: Lineage = field(default_factory=Lineage)
-    calls_used: int = 0
-    tokens_used: int = 0
-    budget_hit: bool = False
     refused: str = ""
+    closed: bool = False
     running: set[LiveCall] = field(default_factory=set)
     engine_sessions: set[str] = field(default_factory=set)
     _by_body: dict[bytes, LiveCall] = field(default_factory=dict)
@@ -78,8 +75,14 @@ class Session:
         """Whether this is the session's capability key (compared in constant time)."""
         return hmac.compare_digest(self.key.encode(), key.encode("utf-8", "surrogatepass"))
 
+    def check_open(self) -> None:
+        """Raise UnknownKey once the rollout is being closed: a body may arrive long after its key was looked at."""
+        if self.closed:
+            raise UnknownKey("this rollout is closed")
+
     def read(self, request: ModelRequest) -> Asked:
-        """Read a request's messages by meaning. Raises BadBody through the wire's converter."""
+        """Read a request's messages by meaning. Raises UnknownKey, and BadBody through the wire's converter."""
+        self.check_open()
         earlier = max(self._recent, key=lambda c: _head_equals(c, request), default=None)
         conversation = converse(request.items, request.convert, earlier)
         self._recent = [conversation, *(c for c in self._recent if c is not earlier)][:RECENT]
@@ -103,19 +106,20 @@ class Session:
         return self._tools[1]
 
     def count(self, request: ModelRequest) -> int:
-        """The tokens of a prompt, rendered whole."""
+        """The tokens of a prompt, rendered whole. Raises UnknownKey, BadBody."""
+        self.check_open()
         conversation = converse(request.items, request.convert)
         return len(self.model.rendering.prompt(conversation.messages, request.tools))
 
     def earlier_answer(self, asked: Asked) -> LiveCall | None:
         """The call that this request repeats and whose answer did not wholly arrive: join or replay it."""
         twin = self._by_body.get(asked.body)
-        if twin is None or twin.fully_delivered or twin.state in ("cancelled", "broken"):
+        if twin is None or twin.fully_delivered or twin.failed:
             return None
         return twin
 
     def begin(self, asked: Asked) -> LiveCall:
-        """Admit a new call and log its start. Raises BudgetExhausted, TooLong, LogFailed."""
+        """Admit a new call and log its start. Raises BudgetExhausted, Crowded, TooLong, LogFailed."""
         twin = self._by_body.get(asked.body) or self._by_prompt.get(asked.prompt)
         place = self._place(asked, twin)
         place, prompt_ids, tail_ids = self._render(asked, place)
@@ -130,14 +134,14 @@ class Session:
         self.lineage.note(call.place, call.ordinal, asked.conversation, call.call_id)
         self._tags.add(call.tag)
         self.engine_sessions.add(call.session_id)
-        self.calls_used += call.place.line.role != "side"
         self.running.add(call)
+        self.spending.begin(call.started_at)
         self._by_body[asked.body] = self._by_prompt[asked.prompt] = call
 
     def _place(self, asked: Asked, twin: LiveCall | None) -> Place:
         if twin is None:
             return self.lineage.place(asked.conversation, asked.root, asked.request.tools, asked.request.hints)
-        cause: ForkCause = "retry" if twin.state in ("cancelled", "broken") else "resample"
+        cause: ForkCause = "retry" if twin.failed else "resample"
         return replace(twin.place, cause=cause, related=twin.call_id)
 
     def _render(self, asked: Asked, place: Place) -> tuple[Place, list[int], list[int]]:
@@ -172,27 +176,13 @@ class Session:
                 f"the prompt has {prompt_length} tokens; this model's maximum context length is "
                 f"{self.model.max_context} tokens. Shorten the conversation."
             )
-        left = self._check_budget(place)
+        left = self.spending.grant(place.line, self.lineage.lines, self.running, self.clock())
         asked_tokens = asked.request.max_tokens or self.sampling.max_tokens
         stops = dict.fromkeys((*self.sampling.stop_token_ids, *self.model.rendering.stop_token_ids))
         return replace(
             self.sampling,
             max_tokens=min(asked_tokens, self.sampling.max_tokens, room, left),
             stop_token_ids=tuple(stops),
-        )
-
-    def _check_budget(self, place: Place) -> int:
-        """The tokens that may still be sampled. Calls beside the work (titles) cost tokens but no calls."""
-        left = self.budget.max_tokens - self.tokens_used - sum(len(c.ids) for c in self.running)
-        used_s = self.clock() - self.opened_at
-        calls_left = self.budget.max_calls - self.calls_used
-        if left >= 1 and used_s < self.budget.wall_time_s and (calls_left >= 1 or place.line.role == "side"):
-            return left
-        self.budget_hit = True
-        raise BudgetExhausted(
-            f"budget_exhausted: this rollout may make {self.budget.max_calls} calls, sample "
-            f"{self.budget.max_tokens} tokens and take {self.budget.wall_time_s:g} s; it has made "
-            f"{self.calls_used} calls, sampled {self.tokens_used} tokens and taken {used_s:.0f} s"
         )
 
     def _make(
@@ -224,6 +214,7 @@ class Session:
             stops=asked.request.stop,
             tools=asked.request.tools,
             started_at=self.clock(),
+            time_left_s=self.spending.time_left_s(self.clock()),
             streamed=asked.request.stream,
             log=self.log,
         )
@@ -266,7 +257,8 @@ class Session:
     def finished(self, call: LiveCall, asked: Asked) -> None:
         """Take a call's end into the books; a complete one may now be a parent."""
         self.running.discard(call)
-        self.tokens_used += len(call.ids)
+        self.spending.tokens += len(call.ids)
+        self.spending.hit |= isinstance(call.error, BudgetExhausted)
         if call.state != "complete" or call.answer is None:
             return
         parent = call.place.parent

@@ -203,3 +203,22 @@ def in_turn(*texts: str | Exception):
 def chain_text(rendering, chain) -> str:
     """All tokens of a chain as text."""
     return rendering.text([i for s in chain.segments for i in s.ids])
+
+
+def scope_of(url: str, key: str) -> dict[str, Any]:
+    """The ASGI scope of a POST to `url`."""
+    path = httpx.URL(url).path
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {key}".encode()), (b"content-type", b"application/json")],
+        "http_version": "1.1",
+        "asgi": {"version": "3.0"},
+        "scheme": "http",
+        "server": ("polar", 80),
+        "client": ("test", 1),
+        "root_path": "",
+    }

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polar_fakes import STOP, ScriptedEngine, call_text, recorder_for, talking
 
-from environments.polar.errors import LogDamaged
+from environments.polar.errors import LogDamaged, LogFailed
 from environments.polar.log import LogWriter, RolloutLog
 from environments.polar.log_format import decode_payload, encode_entry, read_log
 from environments.polar.logged import read_rollouts
@@ -100,6 +100,39 @@ async def test_no_answer_ends_before_its_record_is_on_the_disk(tmp_path, tiny_fo
             synced = recorder.log.fsync_count
             await talker.ask(question, stream=stream)
             assert recorder.log.fsync_count == synced + 1
+
+
+async def test_a_sync_that_failed_is_final_though_the_next_one_would_succeed(tmp_path):
+    failures = iter([None, OSError("the disk gave up")])
+
+    def sync(file):
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+
+    writer = LogWriter(tmp_path, sync=sync)
+    offset = writer.append({"kind": "note"})
+    for _ in range(2):
+        with pytest.raises(LogFailed, match="the disk gave up"):
+            await writer.commit()
+        with pytest.raises(LogFailed, match="the disk gave up"):
+            writer.append({"kind": "note"})
+    assert writer.read_at(offset).head["kind"] == "note"
+    with pytest.raises(OSError, match="the disk gave up"):
+        writer.close()
+    with pytest.raises(LogFailed, match="is closed"):
+        writer.append({"kind": "note"})
+
+
+def test_nothing_follows_the_record_of_a_close(tmp_path):
+    writer = LogWriter(tmp_path)
+    log = RolloutLog(writer, "r1")
+    log.append("note", {})
+    log.close({"refused": ""})
+    with pytest.raises(LogFailed, match="'r1' is closed"):
+        log.append("delivered", {})
+    assert [e.head["kind"] for e in log.entries()] == ["note", "close"]
+    writer.close()
 
 
 FULL_DISK = """
