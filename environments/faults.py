@@ -49,6 +49,8 @@ BOX_FAULTS: dict[BoxFault, Status | None] = {
 
 BudgetName = Literal["turns", "tokens", "context", "box time"]
 BOX_TIME_SHARE = 0.5
+HARNESS_SHARE = 0.9
+"""A harness in the box is stopped at this share of the wall time: what it left must still be fetched within it."""
 
 
 def of_exception(error: Exception) -> Fault:
@@ -77,6 +79,17 @@ def of_box_time(used_s: float, limits: Limits) -> Fault | None:
     """
     allowed_s = BOX_TIME_SHARE * limits.wall_time_s
     return of_budget("box time", used=round(used_s), limit=round(allowed_s)) if used_s >= allowed_s else None
+
+
+def of_wall_time(model_s: float, limits: Limits) -> Fault:
+    """A harness in the box was stopped by the clock: the agent's budget, unless the model took the time (seconds).
+
+    The time that no call was open is the agent's: its commands' and its harness's own.
+    """
+    box_s = HARNESS_SHARE * limits.wall_time_s - model_s
+    spent = of_box_time(box_s, limits)
+    said = f"host: wall time: calls of the model took {model_s:.0f} of {limits.wall_time_s:.0f} s"
+    return spent or Fault(status="infra_fault", text=said)
 
 
 def of_gate(result: GateResult) -> Fault | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from environments.faults import INFRA_ERRORS, of_exception
+from environments.faults import INFRA_ERRORS, of_exception, of_wall_time
 from environments.harnesses.base import Harness, HarnessOutcome
 from environments.harnesses.error_classes import classed
 from environments.polar.base import NOTHING_RECORDED, Recorder, Recording, SessionBudget
 from environments.polar.errors import LogFailed
 from environments.sandboxes.base import Sandbox, SandboxProvider
 from environments.suites.base import Suite
-from environments.types import Exclusion, Group, TaskSpec, Trajectory, Usage
+from environments.types import CallRecord, Exclusion, Group, Limits, TaskSpec, Trajectory, Usage
 from infra.engines.base import Sampling
 
 
@@ -57,7 +57,11 @@ class TrajectoryLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRoom:
-    """All that rollouts share. `max_refills` bounds the attempts per index after infra faults."""
+    """All that rollouts share. `policy_version` is that of the engine when the rollouts begin.
+
+    `max_refills` bounds the attempts per index after infra faults; before the first of them `refill_pause_s` (seconds)
+    go by, before each further one four times as many: what broke may need a moment to come back.
+    """
 
     suite: Suite
     harness: Harness
@@ -67,6 +71,8 @@ class RolloutRoom:
     sampling: Sampling
     concurrency: int = 32
     max_refills: int = 2
+    refill_pause_s: float = 0.5
+    policy_version: int = 0
 
 
 async def roll_out(request: RolloutRequest, room: RolloutRoom) -> Trajectory:
@@ -80,7 +86,8 @@ async def roll_out(request: RolloutRequest, room: RolloutRoom) -> Trajectory:
     except LogFailed as error:  # nothing that was recorded is safe, so nothing is kept
         outcome, state, recording = _infra_fault(error), None, NOTHING_RECORDED
     wall_s = time.monotonic() - started
-    trajectory = _trajectory(request, outcome, recording, room.suite, wall_s=wall_s)
+    outcome = _settled(outcome, recording, request.task.limits)
+    trajectory = _trajectory(request, outcome, recording, room, wall_s=wall_s)
     room.log.add(trajectory, state)
     return trajectory
 
@@ -116,13 +123,32 @@ def _infra_fault(error: Exception) -> HarnessOutcome:
     return HarnessOutcome(status=fault.status, fault=fault.text, turns=(), final_payload=None)
 
 
-def _trajectory(
-    request: RolloutRequest, outcome: HarnessOutcome, recording: Recording, suite: Suite, *, wall_s: float
-) -> Trajectory:
-    if recording.broken and outcome.status != "infra_fault":
+def _settled(outcome: HarnessOutcome, recording: Recording, limits: Limits) -> HarnessOutcome:
+    """The outcome, once the recording has told what the harness could not know: lost calls, a slow model."""
+    if outcome.status == "infra_fault":
+        return outcome
+    if recording.broken:
         text = f"lost calls: {', '.join(recording.broken)}"
-        outcome = HarnessOutcome(status="infra_fault", fault=text, turns=outcome.turns, final_payload=None)
-    turns = outcome.turns or classed(recording.turns, suite)
+        return replace(outcome, status="infra_fault", fault=text, final_payload=None)
+    if outcome.out_of_time:
+        fault = of_wall_time(_time_open(recording.calls), limits)
+        return replace(outcome, status=fault.status, fault=fault.text)
+    return outcome
+
+
+def _time_open(calls: Sequence[CallRecord]) -> float:
+    """Seconds in which at least one call was open: overlapping calls count once."""
+    total, until = 0.0, float("-inf")
+    for begun, ended in sorted((c.started_at, c.started_at + c.latency_s) for c in calls):
+        total += max(0.0, ended - max(begun, until))
+        until = max(until, ended)
+    return total
+
+
+def _trajectory(
+    request: RolloutRequest, outcome: HarnessOutcome, recording: Recording, room: RolloutRoom, *, wall_s: float
+) -> Trajectory:
+    turns = outcome.turns or classed(recording.turns, room.suite)
     versions = [s.policy_version for c in recording.chains for s in c.segments if s.trainable]
     usage = Usage(
         turns=len(turns),
@@ -145,7 +171,8 @@ def _trajectory(
         final_payload=outcome.final_payload,
         final_thought=outcome.final_thought,
         usage=usage,
-        policy_versions=(min(versions, default=0), max(versions, default=0)),
+        # A rollout that ended before it sampled anything is still evidence of the policy that was there.
+        policy_versions=(min(versions, default=room.policy_version), max(versions, default=room.policy_version)),
         final_state_uri=f"states/{request.rollout_id}.tar",
     )
 
@@ -159,6 +186,8 @@ async def _fill(request: GroupRequest, index: int, room: RolloutRoom) -> tuple[T
         if trajectory.status != "infra_fault":
             return trajectory, excluded
         excluded.append(Exclusion(rollout_id=trajectory.rollout_id, reason=trajectory.fault))
+        if attempt < room.max_refills:
+            await asyncio.sleep(room.refill_pause_s * 4**attempt)
     return None, excluded
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from environments.types import Chain, Group, Judged, Trajectory, Verdict
+from environments.types import Group, Judged, Trajectory, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +50,9 @@ class QualityReport:
         return not self.failures
 
 
-def _tokens(chains: Sequence[Chain]) -> dict[str, float]:
-    """Token counts and extremes over the trainable segments."""
-    sampled = [s for chain in chains for s in chain.segments if s.trainable]
+def _tokens(trajectory: Trajectory) -> dict[str, float]:
+    """Token counts and extremes over the trainable segments; where there are none, the rollout's own versions."""
+    sampled = [s for chain in trajectory.chains for s in chain.segments if s.trainable]
     logprobs = [x for s in sampled for x in s.logprobs]
     finite = [x for x in logprobs if math.isfinite(x)]
     return {
@@ -62,13 +62,15 @@ def _tokens(chains: Sequence[Chain]) -> dict[str, float]:
         "logprob_max": max(finite, default=0.0),
         "logprob_min": min(finite, default=0.0),
         "id_min": min((i for s in sampled for i in s.ids), default=0),
-        "segment_version_min": min((s.policy_version for s in sampled), default=0),
-        "segment_version_max": max((s.policy_version for s in sampled), default=0),
+        "segment_version_min": min((s.policy_version for s in sampled), default=trajectory.policy_versions[0]),
+        "segment_version_max": max((s.policy_version for s in sampled), default=trajectory.policy_versions[1]),
     }
 
 
 def _row(trajectory: Trajectory, group: Group, judged: Sequence[Judged], rewards: set[float]) -> dict[str, Any]:
     verdict = judged[0].result if judged and isinstance(judged[0].result, Verdict) else None
+    tokens = _tokens(trajectory)
+    acted = bool(trajectory.turns) or trajectory.final_payload is not None
     gates = [gate.outcome for gate in verdict.gates] if verdict is not None else []
     return {
         "rollout_id": trajectory.rollout_id,
@@ -77,9 +79,10 @@ def _row(trajectory: Trajectory, group: Group, judged: Sequence[Judged], rewards
         "status": trajectory.status,
         "num_turns": len(trajectory.turns),
         "usage_turns": trajectory.usage.turns,
-        "num_chains": len(trajectory.chains),
         "foreign_chains": sum(c.rollout_id != trajectory.rollout_id for c in trajectory.chains),
-        **_tokens(trajectory.chains),
+        **tokens,
+        # One that a budget or a fault of its own stopped before its first word has none, and its reward still counts.
+        "acted_unrecorded": acted and not tokens["num_trained_ids"],
         "usage_completion_tokens": trajectory.usage.completion_tokens,
         "version_low": trajectory.policy_versions[0],
         "version_high": trajectory.policy_versions[1],
@@ -131,13 +134,14 @@ def _expectations(trained_on: int) -> dict[str, Any]:
         "a reward": gxe.ExpectColumnValuesToNotBeNull(column="reward"),
         "a reward in [0, 1]": within("reward", 0, 1),
         "no reward past a failed gate": gxe.ExpectColumnValuesToBeInSet(column="paid_despite_gate", value_set=[False]),
-        "sampled tokens": within("num_trained_ids", 1, None),
+        "one that acted or handed in has sampled tokens": gxe.ExpectColumnValuesToBeInSet(
+            column="acted_unrecorded", value_set=[False]
+        ),
         "a log-probability for every sampled id": equal("num_trained_ids", "num_logprobs"),
         "log-probabilities are finite": within("num_bad_logprobs", 0, 0),
         "log-probabilities are at most 0": within("logprob_max", None, 1e-6),
         "ids are not negative": within("id_min", 0, None),
         "no more tokens trained than were sampled": ordered("usage_completion_tokens", "num_trained_ids"),
-        "at least one chain": within("num_chains", 1, None),
         "chains are the rollout's own": within("foreign_chains", 0, 0),
         "as many turns as were counted": equal("num_turns", "usage_turns"),
         "policy versions in order": ordered("version_high", "version_low"),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from environments.gates.judge import GateConfig, check_prefix
 from environments.harnesses.base import Harness
+from environments.harnesses.command import CommandHarness, CommandSpec
 from environments.harnesses.equipped_boxes import boxes_for
+from environments.harnesses.specs import SPECS
 from environments.rollout import GroupRequest, RolloutRoom, roll_out_groups
 from environments.types import Group, Trajectory
 from infra import records
-from infra.engines.base import Sampling
+from infra.engines.base import EngineError, Sampling
 from infra.manifest import Manifest
 from tasks.policies import Policy
 from tasks.stage import Desk, Stage, Work
@@ -29,19 +32,28 @@ GROUPS_FILE = "groups.parquet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutConfig:
-    """How rollouts are done. `max_tokens` caps one completion; `concurrency` is boxes open at once."""
+    """How rollouts are done. `max_tokens` caps one completion; `concurrency` is boxes open at once.
+
+    `harness_folder` is where infra/harnesses/install.sh put the npm harnesses. When more than `max_lost_share` of the
+    rollouts are lost to faults of ours, refills included, the stage fails and is tried again: what is left would be
+    too little to judge by, and not a fair sample.
+    """
 
     harness: str = "tool_loop"
     temperature: float = 1.0
     max_tokens: int = 96
     concurrency: int = 48
     max_refills: int = 2
+    max_lost_share: float = 0.2
+    harness_folder: str = ".harnesses"
     command_timeout_s: float = 20.0
     stop_early: bool = True
 
     def __post_init__(self) -> None:
         if self.harness not in HARNESSES:
             raise ValueError(f"rollouts.harness is {self.harness!r}; want one of {sorted(HARNESSES)}")
+        if not 0 <= self.max_lost_share < 1:
+            raise ValueError(f"rollouts.max_lost_share is {self.max_lost_share}; want a share from 0 to below 1")
         if self.temperature <= 0:
             raise ValueError(
                 f"rollouts.temperature is {self.temperature}; want > 0: greedy rollouts of one task are all the same, "
@@ -66,20 +78,32 @@ def _mini_swe_agent(config: RolloutConfig, gates: GateConfig) -> Harness:
     return MiniSweAgent(template=TOOL_LOOP, command_timeout_s=config.command_timeout_s)
 
 
+def _command(spec: CommandSpec) -> Callable[[RolloutConfig, GateConfig], Harness]:
+    def make(config: RolloutConfig, gates: GateConfig) -> Harness:
+        folder = Path(config.harness_folder) / spec.name
+        return CommandHarness(spec, folder, command_timeout_s=config.command_timeout_s)
+
+    return make
+
+
 HARNESSES: dict[str, Callable[[RolloutConfig, GateConfig], Harness]] = {
     "tool_loop": _tool_loop,
     "mini_swe_agent": _mini_swe_agent,
+    **{name: _command(spec) for name, spec in SPECS.items()},
 }
 
 
 class Journal:
-    """Finished trajectories on disk, one line each, and the states they left: what a killed stage goes on from."""
+    """Finished trajectories on disk, one line each, and the states they left: what a stopped stage goes on from.
+
+    Rollouts that earlier attempts of the stage lost to faults of ours are not remembered: they are done again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.states = folder / "states"
         self.states.mkdir(parents=True, exist_ok=True)
         self._path = folder / "trajectories.jsonl"
-        self._done = {t.rollout_id: t for t in _read_whole_lines(self._path)}
+        self._done = {t.rollout_id: t for t in _read_whole_lines(self._path) if t.status != "infra_fault"}
 
     def find(self, rollout_id: str) -> Trajectory | None:
         """See `TrajectoryLog.find`."""
@@ -131,7 +155,9 @@ def roll_out(
 
     def make(out: Path, scratch: Path) -> int:
         journal = Journal(scratch)
-        return write_rollouts(_roll_out(desk, plan, config, gates, journal), journal, out)
+        groups = _roll_out(desk, plan, config, gates, journal)
+        _refuse_outage(groups, config.max_lost_share)
+        return write_rollouts(groups, journal, out)
 
     return Work(
         stage=ROLL_OUT,
@@ -140,6 +166,20 @@ def roll_out(
         make=make,
         iteration=plan.iteration,
         schema_version=records.schema_version(Group),
+    )
+
+
+def _refuse_outage(groups: Sequence[Group], max_lost_share: float) -> None:
+    """Raise EngineError when too many rollouts are missing: published, the gap would be taken for the result."""
+    wanted = sum(g.requested_size for g in groups)
+    lost = wanted - sum(len(g.members) for g in groups)
+    if lost <= max_lost_share * wanted:
+        return
+    reasons = Counter(e.reason for g in groups for e in g.excluded)
+    told = "; ".join(f"{count} times {reason[:200]}" for reason, count in reasons.most_common(3))
+    raise EngineError(
+        f"{lost} of {wanted} rollouts were lost to faults of ours ({told}); mend what is named, then run the same "
+        f"command again: finished rollouts are kept"
     )
 
 
@@ -164,6 +204,7 @@ def _roll_out(
                 sampling=plan.sampling,
                 concurrency=config.concurrency,
                 max_refills=config.max_refills,
+                policy_version=plan.policy.version,
             )
             return await roll_out_groups(plan.requests, room, on_done=meter.count)
 

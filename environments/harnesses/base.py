@@ -27,13 +27,17 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessOutcome:
-    """How the harness ended. `turns` is empty when they must be rebuilt from the wire (external harnesses)."""
+    """How the harness ended. `turns` is empty when they must be rebuilt from the wire (external harnesses).
+
+    `out_of_time`: the clock stopped a harness in the box; whose time that was the recording tells.
+    """
 
     status: Status
     fault: str
     turns: tuple[Turn, ...]
     final_payload: str | None
     final_thought: str = ""
+    out_of_time: bool = False
 
 
 class Harness(Protocol):

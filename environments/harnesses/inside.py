@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from environments.faults import of_budget, of_command
+from environments.faults import HARNESS_SHARE, of_command
 from environments.harnesses.base import HarnessOutcome
 from environments.harnesses.equipment import HOME, expect_proxy
 from environments.sandboxes.base import Sandbox, SandboxError
@@ -83,17 +84,17 @@ def command_line(invocation: Invocation) -> str:
 
 async def run_inside(sandbox: Sandbox, invocation: Invocation, task: TaskSpec) -> Ended | HarnessOutcome:
     """Start the harness and wait for it; an outcome when the box stopped it. Raises SandboxError when ours."""
+    until = time.monotonic() + HARNESS_SHARE * task.limits.wall_time_s
     await expect_proxy(sandbox)
     for path, text in {**invocation.files, STDOUT: "", STDERR: ""}.items():
         await sandbox.put(path, text.encode(), mode=0o600)
     command = f"({command_line(invocation)} </dev/null >{STDOUT} 2>{STDERR})"
-    result = await sandbox.run(command, timeout_s=task.limits.wall_time_s)
+    result = await sandbox.run(command, timeout_s=max(0.0, until - time.monotonic()))
     fault = of_command(result)
     if fault is not None:
         return outcome(fault.status, fault.text)
     if result.exit_code is None:
-        spent = of_budget("box time", used=round(result.duration_s), limit=round(task.limits.wall_time_s))
-        return outcome(spent.status, spent.text)
+        return HarnessOutcome(status="budget_exhausted", fault="", turns=(), final_payload=None, out_of_time=True)
     return Ended(exit_code=result.exit_code, stdout=await _text(sandbox, STDOUT), stderr=await _text(sandbox, STDERR))
 
 

@@ -108,6 +108,23 @@ def _docker() -> Finding:
         return Finding("Docker engine", False, said, "only for Docker sandboxes: start dockerd", needed=False)
 
 
+def _harnesses() -> Finding:
+    """The harnesses that `rollouts.harness` may name here, beside the built-in one."""
+    from environments.gates.judge import GateConfig
+    from environments.harnesses.inside import HarnessNotReady
+    from tasks.rollouts import HARNESSES, RolloutConfig
+
+    ready, missing = [], []
+    for name, make in HARNESSES.items():
+        try:
+            make(RolloutConfig(harness=name), GateConfig())
+            ready.append(name)
+        except HarnessNotReady:
+            missing.append(name)
+    mend = f"to use {', '.join(missing)}: infra/harnesses/install.sh"
+    return Finding("harnesses", not missing, ", ".join(ready), mend, needed=False)
+
+
 def _gpu() -> Finding:
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -126,6 +143,7 @@ def doctor(*, common: Common = Common()) -> int:  # noqa: B008 - frozen
         lambda: _url("Prefect server", "PREFECT_API_URL", "a server of its own is started for each run"),
         lambda: _url("MLflow server", "LONGBREATH_MLFLOW_URI", "SQLite below the home folder is used"),
         lambda: _store(common.home),
+        _harnesses,
         _docker,
         _gpu,
     ]

@@ -16,6 +16,7 @@ from environments.faults import (
     of_command,
     of_exception,
     of_gate,
+    of_wall_time,
 )
 from environments.polar.errors import LogFailed
 from environments.sandboxes.base import BoxFault, CommandResult, SandboxError
@@ -74,6 +75,14 @@ def test_an_agent_that_sleeps_runs_out_of_its_own_time_before_the_hosts() -> Non
     limits = Limits(max_turns=5, max_tokens=100, wall_time_s=60.0)
     assert of_box_time(29.9, limits) is None
     assert of_box_time(30.0, limits) == Fault(status="budget_exhausted", text="box time: 30 of 30 used")
+
+
+def test_the_clock_is_the_agents_unless_the_model_took_the_time() -> None:
+    limits = Limits(max_turns=5, max_tokens=100, wall_time_s=60.0)
+    assert of_wall_time(0.0, limits) == Fault(status="budget_exhausted", text="box time: 54 of 30 used")
+    assert of_wall_time(24.0, limits).status == "budget_exhausted"
+    slow = Fault(status="infra_fault", text="host: wall time: calls of the model took 30 of 60 s")
+    assert of_wall_time(30.0, limits) == slow
 
 
 def test_a_forbidden_act_is_the_agents() -> None:

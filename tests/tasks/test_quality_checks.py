@@ -49,7 +49,7 @@ VERDICTS = [judged(t, float(t.index % 2)) for t in BATCH]
 
 def test_a_sound_batch_passes_and_its_data_docs_can_be_opened(tmp_path: Path) -> None:
     report = check_trajectories([group_of(*BATCH)], VERDICTS, newest_version=3, docs=tmp_path)
-    assert (report.passed, report.num_rows, report.num_checks) == (True, 4, 23)
+    assert (report.passed, report.num_rows, report.num_checks) == (True, 4, 22)
     assert "trajectories" in (tmp_path / "index.html").read_text()
 
 
@@ -61,13 +61,12 @@ BROKEN: dict[str, dict[str, Any]] = {
     "a reward": {"reward": None},
     "a reward in [0, 1]": {"reward": 1.5},
     "no reward past a failed gate": {"paid_despite_gate": True},
-    "sampled tokens": {"num_trained_ids": 0, "num_logprobs": 0},
+    "one that acted or handed in has sampled tokens": {"acted_unrecorded": True},
     "a log-probability for every sampled id": {"num_logprobs": 2},
     "log-probabilities are finite": {"num_bad_logprobs": 1},
     "log-probabilities are at most 0": {"logprob_max": 0.5},
     "ids are not negative": {"id_min": -1},
     "no more tokens trained than were sampled": {"usage_completion_tokens": 2},
-    "at least one chain": {"num_chains": 0},
     "chains are the rollout's own": {"foreign_chains": 1},
     "as many turns as were counted": {"usage_turns": 7},
     "policy versions in order": {
@@ -91,17 +90,17 @@ def test_every_way_to_be_unsound_is_named_with_its_own_row_and_no_other(tmp_path
         for column, value in change.items():
             rows.loc[at, column] = value
     rows["reward"] = rows["reward"].astype(float)
-    rows.loc[len(rows) - 1, "rollout_id"] = "g-22"
-    rows.loc[len(rows) - 2, "rollout_id"] = "g-22"
+    rows.loc[len(rows) - 1, "rollout_id"] = "g-21"
+    rows.loc[len(rows) - 2, "rollout_id"] = "g-21"
     report = validate_rows(rows, newest_version=5, docs=tmp_path)
     found = {f.check: f.rollout_ids for f in report.failures}
     expected = {check: (f"g-{at}",) for at, check in enumerate(BROKEN)}
-    assert found == {**expected, "a rollout stands once": ("g-22",)}
+    assert found == {**expected, "a rollout stands once": ("g-21",)}
     with pytest.raises(QualityError) as error:
         refuse(report, tmp_path)
-    assert "22 of 23 data checks failed; nothing was trained on." in str(error.value)
-    assert "- a reward in [0, 1]: 1 of 23 rows (g-5)" in str(error.value)
-    assert "- a rollout stands once: 2 of 23 rows (g-22, ...)" in str(error.value)
+    assert "21 of 22 data checks failed; nothing was trained on." in str(error.value)
+    assert "- a reward in [0, 1]: 1 of 22 rows (g-5)" in str(error.value)
+    assert "- a rollout stands once: 2 of 22 rows (g-21, ...)" in str(error.value)
     assert str(tmp_path / "index.html") in str(error.value)
 
 
@@ -116,3 +115,14 @@ def test_a_member_whose_grading_was_our_fault_is_left_out_and_one_without_a_verd
     assert (report.passed, report.num_rows) == (True, 3)
     with pytest.raises(QualityError, match=r"- one verdict: 1 of 4 rows \(g-0\)"):
         check_trajectories([group_of(*BATCH)], VERDICTS[1:], newest_version=3, docs=tmp_path / "b")
+
+
+def test_a_rollout_that_ended_before_its_first_word_is_data_as_long_as_it_did_nothing(tmp_path: Path) -> None:
+    silent = a_rollout("g-9", index=9, status="budget_exhausted", fault="context", final_payload=None, version=3)
+    acted = dataclasses.replace(silent, turns=(a_turn(),), usage=dataclasses.replace(silent.usage, turns=1))
+    for last, checks in ((silent, []), (acted, ["one that acted or handed in has sampled tokens"])):
+        members = (*BATCH, last)
+        verdicts = [*VERDICTS, judged(last, 0.0)]
+        rows = trajectory_rows([group_of(*members)], verdicts)
+        report = validate_rows(rows, newest_version=3, docs=tmp_path)
+        assert [f.check for f in report.failures] == checks
