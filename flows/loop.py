@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from environments.types import Group, Judged, TaskPool
 from flows.config import RunConfig
+from flows.probes import measure_apart
 from flows.shards import roll_out_plan
 from infra.manifest import Manifest
 from tasks.benchmark import BenchmarkConfig, Benchmarked, benchmark
@@ -43,7 +44,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Rollouts of one selection, judged and found sound."""
+    """Rollouts of one selection, judged and found sound. `found` are groups that were in the store already."""
 
     selection: Selection
     rollouts: Manifest
@@ -51,6 +52,12 @@ class Measured:
     quality: Manifest
     groups: tuple[Group, ...]
     verdicts: tuple[Judged, ...]
+    found: frozenset[str] = frozenset()
+
+    @property
+    def num_spent(self) -> int:
+        """Rollouts that this selection cost."""
+        return sum(len(g.members) for g in self.groups if g.group_id not in self.found)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -162,7 +169,7 @@ def _record(
         groups=tuple(g for m in training for g in m.groups),
         verdicts=tuple(v for m in training for v in m.verdicts),
         quality=training[0].quality,
-        measured_apart=0 if probes is None else sum(len(g.members) for g in probes.groups),
+        measured_apart=0 if probes is None else probes.num_spent,
         zero_gradient=zero,
     )
 
@@ -203,13 +210,20 @@ def _measure(desk: Desk, run: Runner, config: RunConfig, state: RunState, ask: R
         sampling=config.rollouts.sampling(config.seed),
         label=ask.label,
     )
-    rollouts = roll_out_plan(desk, run, config, plan, (chosen,))
+    if ask.groups is None:
+        rollouts, found = measure_apart(desk, run, config, plan, chosen)
+    else:
+        rollouts, found = roll_out_plan(desk, run, config, plan, (chosen,)), frozenset()
+    groups = tuple(read_groups(desk, rollouts))
     judged = run(
         judge_rollouts(
             desk, rollouts, pool, gates=config.gates, concurrency=config.rollouts.concurrency, iteration=number
         )
     )
-    quality = run(check_quality(desk, rollouts, judged, newest_version=ask.policy_version, iteration=number))
+    # What was found may bear the version that these weights had in another run.
+    others = (m.policy_versions[1] for g in groups if g.group_id in found for m in g.members)
+    newest = max((ask.policy_version, *others))
+    quality = run(check_quality(desk, rollouts, judged, newest_version=newest, iteration=number))
     verdicts = tuple(read_judged(desk, judged))
     desk.progress.show(pass_rate=sum(v.passed for v in verdicts) / max(1, len(verdicts)))
     return Measured(
@@ -217,8 +231,9 @@ def _measure(desk: Desk, run: Runner, config: RunConfig, state: RunState, ask: R
         rollouts=rollouts,
         judged=judged,
         quality=quality,
-        groups=tuple(read_groups(desk, rollouts)),
+        groups=groups,
         verdicts=verdicts,
+        found=found,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from environments.types import Group, Judged, TaskPool
 from infra import records
 from infra.manifest import Manifest
 from tasks.stage import Desk, Stage, Work
-from training.curriculum.base import Decision, Evidence, Kind, Selection, Strategy, evidence_of
+from training.curriculum.base import Decision, Evidence, Selection, Strategy, evidence_of
 from training.curriculum.monitor import ZeroGradientReport, watch, window
 from training.curriculum.pool import PoolChange, with_pool
 from training.curriculum.saving import from_json, to_json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from training.curriculum.ledger import State
 
 SELECT = Stage(name="select", version=2, kind="selection")
-FOLD = Stage(name="fold", version=2, kind="curriculum")
+FOLD = Stage(name="fold", version=3, kind="curriculum")
 STATE, EVIDENCE = "state.json", "evidence.parquet"
 
 
@@ -179,10 +179,19 @@ def fold(
 
 
 def new_evidence(selection: Selection, groups: Iterable[Group], verdicts: Iterable[Judged]) -> tuple[Evidence, ...]:
-    """What the groups of a selection tell about its tasks."""
-    kinds: dict[str, Kind] = {d.task_id: d.kind for d in selection.decisions}
+    """What the groups of a selection tell about its tasks.
+
+    Those that only measure tell it of the selection's policy version: they may have been done before, when the very
+    same weights had another.
+    """
+    decisions = {d.task_id: d for d in selection.decisions}
     judged = list(verdicts)
-    return tuple(e for g in groups for e in evidence_of(g, judged, kind=kinds[g.task_id]))
+    evidence: list[Evidence] = []
+    for group in groups:
+        decision = decisions[group.task_id]
+        told = evidence_of(group, judged, kind=decision.kind)
+        evidence += told if decision.trains else [replace(e, policy_version=selection.policy_version) for e in told]
+    return tuple(evidence)
 
 
 def zero_gradient(

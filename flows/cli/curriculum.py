@@ -15,6 +15,8 @@ from flows.cli.live import console
 from flows.cli.options import Common
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from flows.home import Home
     from training.curriculum.base import Evidence, Selection, Strategy
     from training.curriculum.ledger import State
@@ -160,12 +162,12 @@ def _of_task(kept: _Kept, task_id: str) -> dict[str, Any]:
         "task_id": task_id,
         "posterior": _posteriors(kept)[row],
         "explanation": list(kept.strategy.explain(kept.state, task_id, policy_version=kept.version)),
-        "evidence": _by_group([e for e in kept.evidence if e.task_id == task_id]),
+        "evidence": _by_group({e.rollout_id: e for e in kept.evidence if e.task_id == task_id}.values()),
         "decisions": [{"policy_version": version, **asdict(d)} for version, d in decisions],
     }
 
 
-def _by_group(evidence: list[Evidence]) -> list[dict[str, Any]]:
+def _by_group(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:
     groups: dict[str, list[Evidence]] = {}
     for item in evidence:
         groups.setdefault(item.group_id, []).append(item)

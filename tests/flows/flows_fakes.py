@@ -18,7 +18,7 @@ from infra.manifest import Manifest
 from tasks.pass_rates import Curriculum, Request, fold, new_evidence, read_selection, requests_of, select
 from tasks.pools import make_pools
 from tasks.progress import Silent
-from tasks.rollouts import GROUPS_FILE
+from tasks.rollouts import GROUPS_FILE, read_groups
 from tasks.stage import Desk, Stage, Work, perform
 
 CONFIG = with_flags(
@@ -65,35 +65,40 @@ def a_run(root: Path, config: RunConfig = CONFIG, *, iterations: int = 2) -> Tas
 
 @dataclass
 class Scripted:
-    """A runner that selects and folds for real; of each group the first `passes(task_id)` rollouts pass.
+    """A runner that selects, folds and keeps for real; of each group the first `passes(task_id)` rollouts pass.
 
-    What would need a policy or a sandbox leaves an empty artifact. `done` are the stages in order.
+    What would need a policy or a sandbox leaves an empty artifact; where `skips`, training leaves the weights as they
+    are. `done` are the stages in order.
     """
 
     desk: Desk
     passes: Callable[[str], int]
+    skips: bool = False
     done: list[Work] = field(default_factory=list)
-    verdicts: list[Judged] = field(default_factory=list)
 
     def __call__(self, work: Work) -> Manifest:
         """See `tasks.stage.Runner`."""
         self.done.append(work)
-        if work.stage.name in ("select", "fold"):
+        if work.stage.name in ("select", "fold", "to_measure", "evaluate", "merge_rollouts"):
             return perform(self.desk, work)
         if work.stage.name == "roll_out":
-            groups = [_group(r, work.iteration or 0, num_passed=self.passes(r.task.task_id)) for r in work.section[3]]
-            self.verdicts = [_verdict(m) for g in groups for m in g.members]
+            version = work.section[4]
+            groups = [_group(r, version, num_passed=self.passes(r.task.task_id)) for r in work.section[3]]
             return _rollouts(self.desk, groups)
         if work.stage.name == "judge":
-            return _judged(self.desk, work.parents[0], self.verdicts)
+            groups = read_groups(self.desk, work.parents[0])
+            return _judged(self.desk, work.parents[0], [_verdict(m) for g in groups for m in g.members])
+        if work.stage.name == "train" and self.skips:
+            return work.parents[0]
         return an_artifact(self.desk, f"{work.stage.name} {len(self.done)}")
 
 
 def an_artifact(desk: Desk, text: str) -> Manifest:
-    """An artifact that says `text`."""
+    """A folder with a file that says `text`."""
 
     def make(out: Path, scratch: Path) -> int:
-        out.write_text(text)
+        out.mkdir()
+        (out / "text").write_text(text)
         return 1
 
     return perform(desk, Work(stage=Stage(name="given", version=1, kind="given"), parents=(), section=text, make=make))
@@ -144,7 +149,7 @@ def _verdict(member: Trajectory) -> Judged:
 
 def _rollouts(desk: Desk, groups: list[Group]) -> Manifest:
     def make(out: Path, scratch: Path) -> int:
-        out.mkdir()
+        (out / "states").mkdir(parents=True)
         return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
 
     stage, schema = Stage(name="roll_out", version=1, kind="rollouts"), records.schema_version(Group)

@@ -186,12 +186,16 @@ class Aging:
         return np.asarray(self.discount**steps, dtype=np.float64)
 
 
-def _sift(state: State, evidence: Sequence[Evidence], max_age: int) -> tuple[dict[int, list[Evidence]], Ignored]:
-    """Split evidence into what counts, by policy version, and how much is ignored."""
+Seen = tuple[tuple[int, frozenset[str]], ...]
+
+
+def _sift(state: State, evidence: Sequence[Evidence], max_age: int) -> tuple[dict[int, list[Evidence]], Ignored, Seen]:
+    """Split evidence into what counts, by policy version, and how much is ignored; and the ids seen, repeats too."""
     newest = max([state.version, *(e.policy_version for e in evidence)])
     known = set().union(*(ids for _, ids in state.seen))
     counts = dataclasses.asdict(state.ignored)
     fresh: dict[int, list[Evidence]] = {}
+    seen = {version: set(ids) for version, ids in state.seen}
     for item in evidence:
         row = state.tasks.rows.get(item.task_id)
         if newest - item.policy_version > max_age:
@@ -202,10 +206,12 @@ def _sift(state: State, evidence: Sequence[Evidence], max_age: int) -> tuple[dic
             counts["other_digest"] += 1
         elif item.rollout_id in known:
             counts["duplicate"] += 1
+            # What is told again is remembered from then on: weights that stay the same may be asked of for long.
+            seen.setdefault(item.policy_version, set()).add(item.rollout_id)
         else:
             known.add(item.rollout_id)
             fresh.setdefault(item.policy_version, []).append(item)
-    return fresh, Ignored(**counts)
+    return fresh, Ignored(**counts), tuple((version, frozenset(seen[version])) for version in sorted(seen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -224,8 +230,8 @@ def fold(state: State, evidence: Sequence[Evidence], fading: Fading) -> tuple[St
 
     Evidence folded before (by rollout id), too old, or of no task here changes only `ignored`.
     """
-    fresh, ignored = _sift(state, evidence, fading.max_age)
-    after = dataclasses.replace(state, ignored=ignored)
+    fresh, ignored, seen = _sift(state, evidence, fading.max_age)
+    after = dataclasses.replace(state, ignored=ignored, seen=seen)
     visits = []
     for version in sorted(fresh):
         rows = np.unique(np.array([state.tasks.rows[e.task_id] for e in fresh[version]], dtype=np.int64))

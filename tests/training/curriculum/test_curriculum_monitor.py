@@ -62,8 +62,8 @@ def test_the_alarm_rings_under_the_bound_and_names_the_cause(passes: int, cause:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_alarm_rings_on_the_few_large_groups_of_a_hard_pool(seed: int) -> None:
-    """The trap itself: of a pool of 0/8 and 1/8 tasks the default strategy makes 4 groups of 16 where 8 were asked."""
-    strategy = Posterior()
+    """The trap itself: for a pool of 0/8 and 1/8 tasks the strategy can make 4 groups of 16 where 8 were asked."""
+    strategy = Posterior(large_gain=1.1)
     state = strategy.fold(strategy.start(pool(24)), [e for i in range(24) for e in group(task(i), i % 2, 8)])
     chosen = strategy.select(state, 8, policy_version=1, seed=seed)
     assert len(chosen.decisions) < 8
