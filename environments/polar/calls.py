@@ -238,8 +238,9 @@ class CallRunner:
         call.answer = self.view(call).finish(answer, len(call.ids)) if call.streamed else answer
         call.ending = True
         self._log_end(call, "complete", "")
-        call.notify()
-        await call.log.writer.commit()
+        if call.streamed:
+            call.notify()
+        await call.log.writer.commit(alone=self.gate.idle)
         call.state = "complete"
 
     def _end(self, call: LiveCall, state: CallState, cause: Exception | None) -> None:

@@ -26,6 +26,11 @@ class Gate:
         """Running and waiting places, taken or not."""
         return self.max_running + self.max_waiting
 
+    @property
+    def idle(self) -> bool:
+        """Whether no call is in the engine and none waits to be."""
+        return self.running + self.waiting == 0
+
     def check(self) -> None:
         """Raise Overloaded when neither a running nor a waiting place is free."""
         if self.running + self.waiting >= self.num_places:

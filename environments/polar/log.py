@@ -29,6 +29,7 @@ from environments.polar.log_format import (
 )
 
 RECENT_FSYNCS = 10_000
+QUICK_S = 0.005  # an fsync that took longer is better waited for in a thread
 
 
 class LogWriter:
@@ -46,7 +47,7 @@ class LogWriter:
         self._synced = 0
         self._sync_file = sync
         self._lost: OSError | None = None
-        self._syncing: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Future[None] | None = None
         self.fsync_count = 0
         self.recent_fsyncs_s: deque[float] = deque(maxlen=RECENT_FSYNCS)
         self.append({"kind": "log", "format": FORMAT, "version": VERSION})
@@ -97,16 +98,23 @@ class LogWriter:
         self.fsync_count += 1
         self._synced = max(self._synced, target)
 
-    async def commit(self) -> None:
-        """Return when everything appended before this call is on the disk. Callers share one fsync."""
+    async def commit(self, *, alone: bool = False) -> None:
+        """Return when everything appended before this call is on the disk. Callers share one fsync.
+
+        `alone`: no other call needs the loop, so a disk that is quick is waited for on it: to a thread and back
+        takes as long again.
+        """
         target = self._size
-        while self._synced < target:
-            if self._syncing is None or self._syncing.done():
-                self._syncing = asyncio.create_task(asyncio.to_thread(self._sync))
-            try:
-                await asyncio.shield(self._syncing)
-            except OSError as error:
-                raise LogFailed(f"cannot sync the log {self.path}: {error}") from error
+        try:
+            while self._synced < target:
+                if self._syncing is not None and not self._syncing.done():
+                    await asyncio.shield(self._syncing)
+                elif alone and self.recent_fsyncs_s[-1] < QUICK_S:
+                    self._sync()
+                else:
+                    self._syncing = asyncio.get_running_loop().run_in_executor(None, self._sync)
+        except OSError as error:
+            raise LogFailed(f"cannot sync the log {self.path}: {error}") from error
 
     def read_at(self, offset: int) -> Entry:
         """Read one record back. Raises LogDamaged when it is not what was written."""

@@ -92,6 +92,32 @@ async def test_callers_share_one_sync(tmp_path):
     writer.close()
 
 
+@pytest.mark.parametrize(("last_s", "at_once"), [(0.001, True), (0.02, False)])
+async def test_a_lone_caller_waits_for_no_thread_unless_the_disk_was_slow_before(tmp_path, last_s, at_once):
+    writer = LogWriter(tmp_path)
+    before = writer.fsync_count
+    writer.append({"kind": "note"})
+    writer.recent_fsyncs_s.append(last_s)
+    waiting = asyncio.create_task(writer.commit(alone=True))
+    await asyncio.sleep(0)
+    assert waiting.done() == at_once
+    await waiting
+    assert writer.fsync_count == before + 1
+    writer.close()
+
+
+async def test_a_lone_caller_shares_the_sync_that_is_under_way(tmp_path):
+    writer = LogWriter(tmp_path)
+    before = writer.fsync_count
+    writer.append({"kind": "note"})
+    first = asyncio.create_task(writer.commit())
+    await asyncio.sleep(0)
+    await writer.commit(alone=True)
+    await first
+    assert writer.fsync_count == before + 1
+    writer.close()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_no_answer_ends_before_its_record_is_on_the_disk(tmp_path, tiny_folder, rendering, stream):
     engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
