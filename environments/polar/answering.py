@@ -150,16 +150,13 @@ class _Delivery:
 
     async def _wait(self, gone: asyncio.Task[None], timeout_s: float | None) -> bool:
         """Wait for news of the call; False when the time is up first."""
-        if self._last_seen is not self._call.changed:
-            self._last_seen = self._call.changed
-            return True
-        news = asyncio.ensure_future(self._last_seen.wait())
-        try:
-            done, _ = await asyncio.wait({news, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
+        if self._last_seen is self._call.changed:
+            news = {self._last_seen, gone}
+            done, _ = await asyncio.wait(news, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return False
         self._last_seen = self._call.changed
-        return bool(done)
+        return True
 
     async def _stream(self, gone: asyncio.Task[None], scope: Scope, receive: Receive, send: Send) -> None:
         call, view = self._call, self._answering.runner.view(self._call)

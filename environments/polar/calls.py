@@ -21,6 +21,10 @@ from infra.engines.base import Engine, EngineError, FinishReason, GenerateReques
 CUT_AT_DEADLINE = "budget_exhausted: the time that this rollout may take was over while the call ran"
 
 
+def _news() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class LiveCall:
     """A call while it runs, and what is needed to replay it until it has been delivered.
@@ -63,7 +67,7 @@ class LiveCall:
     aborted: bool = False
     ending: bool = False
     task: asyncio.Task[None] | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Future[None] = field(default_factory=_news)
 
     @property
     def running(self) -> bool:
@@ -76,9 +80,9 @@ class LiveCall:
         return self.aborted or self.state in ("cancelled", "broken")
 
     def notify(self) -> None:
-        """Wake all who wait for `changed`."""
-        self.changed.set()
-        self.changed = asyncio.Event()
+        """Wake all who wait for `changed` (by `asyncio.wait`, which leaves it whole when one of them is cancelled)."""
+        self.changed.set_result(None)
+        self.changed = _news()
 
     def forget(self) -> None:
         """Drop what only a replay could need. Called when no listener is left and none can want it again."""
@@ -101,11 +105,6 @@ class LiveCall:
             # The bytes are gone: neither a full disk nor a rollout that was closed meanwhile may break the answer.
             with suppress(LogFailed):
                 self.log.append("delivered", {"call": self.call_id, "tokens": tokens})
-
-    async def ended(self) -> None:
-        """Wait until the call has its end on record."""
-        while self.state is None:
-            await self.changed.wait()
 
 
 def check_delta(delta: TokenDelta) -> None:
