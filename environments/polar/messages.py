@@ -135,24 +135,21 @@ class Conversation:
     """A request's messages with a digest after each, made so that the next request pays for its new part only.
 
     `items` are the wire's raw messages, `ends[k]` how many messages the first k+1 items gave. `lead` system
-    messages open it and belong to the root, not to the chain; `chain[k]` is the digest of the k messages after.
+    messages open it and belong to the root, not to the chain: `lead_digests` are theirs, one after another.
+    `chain[k]` is the digest of the k messages after.
     """
 
     items: Sequence[Any]
     ends: list[int] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     lead: int = 0
+    lead_digests: bytes = b""
     chain: list[bytes] = field(default_factory=lambda: [b""])
 
     @property
     def body(self) -> list[Message]:
         """The messages after the leading system ones."""
         return self.messages[self.lead :]
-
-    @property
-    def system(self) -> list[Message]:
-        """The leading system messages."""
-        return self.messages[: self.lead]
 
 
 def _shared_items(items: Sequence[Any], earlier: Conversation) -> int:
@@ -183,6 +180,7 @@ def _start_from(items: Sequence[Any], earlier: Conversation | None) -> tuple[Con
         ends=earlier.ends[:shared],
         messages=earlier.messages[:end],
         lead=earlier.lead,
+        lead_digests=earlier.lead_digests,
         chain=earlier.chain[: end - earlier.lead + 1],
     ), shared
 
@@ -192,6 +190,7 @@ def _push(conversation: Conversation, message: Message) -> None:
     if message.role == "system" and conversation.lead == len(messages):
         messages.append(message)
         conversation.lead += 1
+        conversation.lead_digests += message_digest(message)
         return
     if message.role == "assistant" and messages and messages[-1].role == "assistant":
         messages[-1] = joined(messages[-1], message)

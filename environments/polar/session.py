@@ -12,7 +12,7 @@ from environments.polar.calls import LiveCall, new_messages_plain
 from environments.polar.errors import BudgetExhausted, TooLong, UnknownKey
 from environments.polar.lineage import Lineage, Node, Place, index_of, next_resample
 from environments.polar.log import RolloutLog
-from environments.polar.messages import Conversation, Message, converse, extend_digest, message_digest, tools_digest
+from environments.polar.messages import Conversation, Message, converse, extend_digest, tools_digest
 from environments.polar.rendering import Rendering, Tools
 from environments.polar.request import ModelRequest
 from environments.polar.spending import Spending
@@ -86,16 +86,14 @@ class Session:
         earlier = max(self._recent, key=lambda c: _head_equals(c, request), default=None)
         conversation = converse(request.items, request.convert, earlier)
         self._recent = [conversation, *(c for c in self._recent if c is not earlier)][:RECENT]
-        root = blake2b(digest_size=16)
-        for message in conversation.system:
-            root.update(message_digest(message))
-        root.update(self._digest_of_tools(request))
-        prompt = root.digest() + conversation.chain[-1]
+        opening = conversation.lead_digests + self._digest_of_tools(request)
+        root = blake2b(opening, digest_size=16).digest()
+        prompt = root + conversation.chain[-1]
         limits = canonical_json([request.max_tokens, request.stop, request.wire])
         return Asked(
             request=request,
             conversation=conversation,
-            root=root.digest(),
+            root=root,
             prompt=prompt,
             body=prompt + blake2b(limits, digest_size=16).digest(),
         )
