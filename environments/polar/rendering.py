@@ -15,6 +15,7 @@ from environments.polar.tokenizing import lean
 from infra.digests import digest_file, digest_of
 
 RENDERER_FILE = "renderer.json"
+LONGEST_OPENING = 256  # tokens after a prompt's last stop token among which that token is looked for
 
 ParseOutcome = Literal["text", "tools", "malformed_tools", "open_reasoning"]
 
@@ -70,6 +71,7 @@ class Rendering:
         self, prompt_ids: list[int], completion_ids: list[int], new: Sequence[Message], tools: Tools
     ) -> list[int] | None:
         """The ids to append after prompt + completion for the next turn; None where that is not provable."""
+        prompt_ids = self._opening(prompt_ids)
         wire = [_wire_message(m) for m in new]
         bridged = self._renderer.bridge_to_next_turn(prompt_ids, completion_ids, wire, tools=list(tools) or None)
         if bridged is None:
@@ -78,6 +80,16 @@ class Rendering:
         if ids[: len(prompt_ids)] != prompt_ids or ids[len(prompt_ids) : held] != completion_ids:
             return None
         return list(ids[held:])
+
+    def _opening(self, prompt_ids: list[int]) -> list[int]:
+        """The prompt from its last stop token on: what opens the answer, and all of it that a bridge reads.
+
+        Without the history before, which a bridge only copies, a turn costs the same however many came before it.
+        """
+        for at in range(len(prompt_ids) - 1, max(-1, len(prompt_ids) - LONGEST_OPENING), -1):
+            if prompt_ids[at] in self.stop_token_ids:
+                return prompt_ids[at:]
+        return prompt_ids
 
     def tail_by_difference(
         self, history: Sequence[Message], new: Sequence[Message], tools: Tools, completion_ids: list[int]

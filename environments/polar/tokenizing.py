@@ -24,6 +24,7 @@ class LeanTokenizer:
         # Truncation and padding may stand in tokenizer.json; the wrapper switches them off at each call.
         backend.no_truncation()
         backend.no_padding()
+        self.unk_token_id: int | None = tokenizer.unk_token_id
         self._short = lru_cache(maxsize=CACHED_TEXTS)(self._encode)
 
     def __getattr__(self, name: str) -> Any:
@@ -31,8 +32,14 @@ class LeanTokenizer:
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        """The id of one token by the backend (renderers look their markers up at every call), of several as wrapped."""
+        found = self._backend.token_to_id(tokens) if isinstance(tokens, str) else None
+        return self._wrapped.convert_tokens_to_ids(tokens) if found is None else found
+
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)  # fast: without offsets
+        return tuple(encoding.ids)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with the template's own special tokens only where the wrapper is asked for them."""

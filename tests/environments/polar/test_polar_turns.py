@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 
@@ -177,6 +178,13 @@ def test_the_lean_tokenizer_gives_the_ids_and_texts_of_the_one_it_wraps(plain, r
     assert rendering.text(ids) == plain.decode(ids, skip_special_tokens=False)
 
 
+def test_the_lean_tokenizer_names_tokens_as_the_one_it_wraps(plain, rendering):
+    lean = rendering._tokenizer
+    assert lean.unk_token_id == plain.unk_token_id
+    for asked in ("<|im_end|>", "<think>", "no such token", ["<think>", "a"]):
+        assert lean.convert_tokens_to_ids(asked) == plain.convert_tokens_to_ids(asked)
+
+
 HISTORY = [
     Message(role="system", text="Mend it."),
     Message(role="user", text="Go."),
@@ -201,6 +209,36 @@ def test_a_template_without_a_bridge_gets_its_tail_by_difference(tmp_path, tiny_
     assert tail == rendering.tail(prompt, said, result, [])
     cut = plain.tail_by_difference(HISTORY, result, [], said[:-1])
     assert cut == [said[-1], *tail]
+
+
+MARKERS_OF_OTHERS = [
+    *("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"),
+    *("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    *("<|begin_of_image|>", "<|end_of_image|>"),
+]
+RESULT = Message(role="tool", text="out", tool_call_id="c")
+
+
+@pytest.mark.parametrize("new", [[RESULT], [Message(role="user", text="And now?")], [RESULT, RESULT]])
+@pytest.mark.parametrize("said", ["ok", "<think>\nhm\n</think>\n\nok", "<think>\nhm"])
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "llama-3", "glm-4.5", "glm-5", "nemotron-3"])
+def test_a_tail_is_what_the_bridge_adds_to_the_whole_history(tmp_path, tiny_folder, plain, name, closed, said, new):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    tokenizer = copy.deepcopy(plain)
+    tokenizer.add_special_tokens({"additional_special_tokens": MARKERS_OF_OTHERS})
+    tokenizer.save_pretrained(folder)
+    (folder / "renderer.json").write_text(json.dumps({"name": name, "thinking_retention": "all"}))
+    rendering = load_rendering(folder)
+    prompt = rendering.prompt([*HISTORY[:2], *[HISTORY[2], RESULT] * 3], [])
+    answer = tokenizer.encode(said, add_special_tokens=False) + [rendering.stop_token_ids[0]] * closed
+    wire = [{"role": m.role, "content": m.text, "tool_call_id": m.tool_call_id} for m in new]
+    whole = rendering._renderer.bridge_to_next_turn(prompt, answer, wire)
+    tail = rendering.tail(prompt, answer, new, [])
+    assert tail == (None if whole is None else whole.token_ids[len(prompt) + len(answer) :])
 
 
 def test_a_template_that_drops_old_reasoning_is_no_tail_and_says_why(tmp_path, tiny_folder):
