@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from environments.polar.wires.responses import ResponsesWire
 
 CHAT, RESPONSES, MESSAGES = ChatWire(), ResponsesWire(), MessagesWire()
 WIRES: Mapping[str, WireFormat] = {"chat/completions": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+MODEL_CALL = re.compile(rf"/r/(?P<slug>[^/]+)(?:/v1)?/(?P<wire>{'|'.join(WIRES)})")
 Find = Callable[[str], Session | None]
 
 
@@ -47,21 +49,25 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class _ModelCall:
-    """The POST endpoint of one wire format, as an ASGI app."""
+class _App:
+    """The ASGI app. Model calls go straight to their answer: they are what latency is about; `others` are routed."""
 
-    wire: WireFormat
     door: Door
     answering: Answering
+    others: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        asked = MODEL_CALL.fullmatch(scope["path"]) if scope.get("method") == "POST" else None
+        if asked is None:
+            await self.others(scope, receive, send)
+            return
+        wire, request = WIRES[asked["wire"]], Request({**scope, "path_params": asked.groupdict()}, receive)
         try:
             session = self.door.admit(request)
         except UnknownKey as error:
-            await error_response(self.wire, error)(scope, receive, send)
+            await error_response(wire, error)(scope, receive, send)
             return
-        await self.answering(self.wire, session, request, send)
+        await self.answering(wire, session, request, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +130,12 @@ async def _not_found(request: Request, error: Exception) -> Response:
     return error_response(CHAT, NotFound(f"{request.method} {request.url.path} is no endpoint of this proxy"))
 
 
-def _routes(door: Door, answering: Answering, side: _SideEndpoints) -> list[Route]:
+def _routes(side: _SideEndpoints) -> list[Route]:
     routes = [Route("/", side.alive), Route("/api/hello", side.alive)]
     routes += [Route("/r/{slug}", side.alive), Route("/r/{slug}/", side.alive)]
     routes.append(Route("/r/{slug}/api/hello", side.alive))
     for prefix in ("/r/{slug}/v1", "/r/{slug}"):
-        for path, wire in WIRES.items():
-            routes.append(Route(f"{prefix}/{path}", _ModelCall(wire, door, answering), methods=["POST"]))
-            routes.append(Route(f"{prefix}/{path}", side.no_websocket, methods=["GET"]))
+        routes += [Route(f"{prefix}/{path}", side.no_websocket, methods=["GET"]) for path in WIRES]
         routes.append(Route(f"{prefix}/messages/count_tokens", side.count_tokens, methods=["POST"]))
         routes.append(Route(f"{prefix}/models", side.models))
         routes.append(Route(f"{prefix}/models/{{name:path}}", side.one_model))
@@ -142,4 +146,5 @@ def make_app(find: Find, answering: Answering, model: str) -> ASGIApp:
     """The proxy's app. `find` gives the open session of a URL's slug; `model` is the name that is listed."""
     door = Door(find)
     side = _SideEndpoints(door, answering.max_body_bytes, model)
-    return Starlette(routes=_routes(door, answering, side), exception_handlers={404: _not_found, 405: _not_found})
+    others = Starlette(routes=_routes(side), exception_handlers={404: _not_found, 405: _not_found})
+    return _App(door, answering, others)
