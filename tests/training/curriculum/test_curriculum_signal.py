@@ -36,6 +36,14 @@ def test_at_75_percent_std_advantages_lose_little_and_mean_advantages_a_quarter(
     assert mean_score_coefficient(p, 8) == pytest.approx([0.380, 0.464], abs=5e-4)
 
 
+def test_of_a_larger_groups_signal_the_mean_gradient_grows_by_the_root_only() -> None:
+    p = np.array([0.75, 0.85, 0.90, 0.95])
+    mass = mass_per_rollout(p, 16, "std") / mass_per_rollout(p, 8, "std")
+    gradient = mean_score_coefficient(p, 16) / mean_score_coefficient(p, 8)
+    assert mass == pytest.approx([1.10, 1.27, 1.43, 1.66], abs=0.005)
+    assert gradient == pytest.approx(np.sqrt(mass), abs=0.04)
+
+
 @pytest.mark.parametrize("mode", ["std", "mean"])
 @pytest.mark.parametrize("p", [0.07, 0.4, 0.9])
 def test_mass_is_the_expected_sum_of_squared_advantages(mode: str, p: float) -> None:
