@@ -184,8 +184,23 @@ def table() -> str:
         rows = {k: v for k, v in cells(data).items() if k[1] == mode}
         if rows:
             text += ["", f"### Advantages: {mode} ({min(map(len, rows.values()))} seeds or more)", ""]
-            text += [*_ratio_rows(rows, rng), "", *_aim_rows(rows, rng), "", *_other_rows(rows)]
+            text += [*_shape_rows(rows), "", *_ratio_rows(rows, rng), "", *_aim_rows(rows, rng), "", *_other_rows(rows)]
     return "\n".join(text) + "\n"
+
+
+def _shape_rows(rows: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[str]:
+    """Geometric means over all plays of a shape, whatever the law."""
+    plays = {shape: [p for k, v in rows.items() if k[2] == shape for p in v] for shape in SHAPES}
+    head = " | ".join(f"{shape}, {len(v)} plays" for shape, v in plays.items())
+    out = [f"| all laws | {head} |", "|---|" + "---|" * len(plays)]
+    for arm in ARMS:
+        line = []
+        for v in plays.values():
+            ratio = column(v, arm, "rollouts") / column(v, "uniform", "rollouts")
+            mark = ">" if column(v, arm, "censored").any() else ""
+            line.append(f"{mark}{np.exp(np.log(ratio).mean()):.2f}")
+        out.append(f"| {arm} | " + " | ".join(line) + " |")
+    return out
 
 
 def _ratio_rows(rows: dict[tuple[str, str, str], list[dict[str, Any]]], rng: np.random.Generator) -> list[str]:
