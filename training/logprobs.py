@@ -104,33 +104,34 @@ class _OnePassHead(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         dtype = score_dtype(hidden_NH)
         with torch.autocast(hidden_NH.device.type, enabled=False):
-            sweep = _Sweep(hidden_NH.detach(), weight_VH.detach().to(dtype), inputs, dtype)
+            sweep = _Sweep(inputs, weight_VH.detach().to(dtype), trained=ctx.needs_input_grad[1])
             if token_local:
                 sweep.run(loss)
             else:  # the coefficients need all tokens of a rollout first
                 total, coefficient_N, clipped_N = _coefficients(loss, token_logprobs(inputs), slice(None))
                 sweep.run_with(coefficient_N, clipped_N)
                 sweep.loss = total
-        ctx.save_for_backward(sweep.d_hidden_NH, sweep.d_weight_VH.to(weight_VH.dtype))
+        d_weight_VH = None if sweep.d_weight_VH is None else sweep.d_weight_VH.to(weight_VH.dtype)
+        ctx.save_for_backward(sweep.d_hidden_NH, d_weight_VH)
         stats = (sweep.logprobs_N, sweep.entropy_N, sweep.coefficient_N, sweep.grad_norm_N, sweep.clipped_N)
         ctx.mark_non_differentiable(*stats)
         return sweep.loss, *stats
 
     @staticmethod
-    def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        d_hidden_NH, d_weight_VH = ctx.saved_tensors
-        return d_hidden_NH * d_loss.to(d_hidden_NH.dtype), d_weight_VH * d_loss.to(d_weight_VH.dtype), None, None, None
+    def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden_NH, d_weight_VH = (None if d is None else d * d_loss.to(d.dtype) for d in ctx.saved_tensors)
+        return d_hidden_NH, d_weight_VH, None, None, None
 
 
 class _Sweep:
-    """One pass over the chunks: three matrix products each (logits, d(hidden), d(weight))."""
+    """One pass over the chunks: three matrix products each (logits, d(hidden), and d(weight) if it is `trained`)."""
 
-    def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, inputs: HeadInputs, dtype: torch.dtype) -> None:
-        count = len(inputs.targets_N)
+    def __init__(self, inputs: HeadInputs, weight_VH: Tensor, *, trained: bool) -> None:
+        hidden_NH, dtype, count = inputs.hidden_NH.detach(), weight_VH.dtype, len(inputs.targets_N)
         self.hidden_NH, self.weight_VH, self.inputs, self.dtype = hidden_NH, weight_VH, inputs, dtype
         self.loss = hidden_NH.new_zeros((), dtype=dtype)
         self.d_hidden_NH = torch.empty_like(hidden_NH)
-        self.d_weight_VH = torch.zeros_like(weight_VH)
+        self.d_weight_VH = torch.zeros_like(weight_VH) if trained else None
         self.logprobs_N, self.entropy_N, self.coefficient_N, self.grad_norm_N = (
             hidden_NH.new_empty(count, dtype=dtype) for _ in range(4)
         )
@@ -170,7 +171,8 @@ class _Sweep:
         self.grad_norm_N[at] = torch.linalg.vector_norm(softmax_cV, dim=1) * coefficient_c.abs()
         d_logits_cV = softmax_cV.mul_((-coefficient_c / self.inputs.temperature_N[at].to(self.dtype))[:, None])
         self.d_hidden_NH[at] = (d_logits_cV @ self.weight_VH).to(self.d_hidden_NH.dtype)
-        self.d_weight_VH.addmm_(d_logits_cV.t(), self.hidden_NH[at].to(self.dtype))
+        if self.d_weight_VH is not None:
+            self.d_weight_VH.addmm_(d_logits_cV.t(), self.hidden_NH[at].to(self.dtype))
 
 
 def one_pass_loss(inputs: HeadInputs, loss: ChunkLoss, *, token_local: bool) -> tuple[Tensor, TokenStats]:

@@ -69,6 +69,16 @@ def test_value_and_gradients_equal_those_of_autograd(loss: TokenLoss, chunk: int
         assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_the_same() -> None:
+    gradients = []
+    for trained in (True, False):
+        hidden, weight = HIDDEN.clone().requires_grad_(True), WEIGHT.clone().requires_grad_(trained)
+        one_pass_loss(inputs(hidden, weight), chunk_loss(Cispo()), token_local=True)[0].backward()
+        assert (weight.grad is not None) == trained
+        gradients.append(hidden.grad)
+    assert torch.equal(gradients[0], gradients[1])
+
+
 @pytest.mark.parametrize("loss", [PpoClip(), Gspo()], ids=lambda loss: loss.name)
 def test_the_head_passes_gradcheck(loss: TokenLoss) -> None:
     def total(hidden: Tensor, weight: Tensor) -> Tensor:
