@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.markup import escape
 
-from environments.types import Group, Judged
 from infra import records
 from infra.engines.base import Sampling
 from infra.manifest import Manifest
@@ -24,7 +23,7 @@ from training.advantages import AdvantageConfig, Baseline, Scale
 from training.guards import TrainingHalted
 from training.losses.names import LOSS_NAMES
 from training.policy import CHECKPOINT, POLICY
-from training.samples import Sample, SampleBatch
+from training.samples import Sample, SampleBatch, samples_from
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
@@ -165,7 +164,7 @@ def train(
         desk.progress.begin("train", iteration=iteration, total=section.updates_per_batch * section.passes_per_batch)
         groups = [g for rollouts, _ in batches for g in read_groups(desk, rollouts)]
         verdicts = [j for _, judged in batches for j in read_judged(desk, judged)]
-        batch = _samples(groups, verdicts, section, sampling)
+        batch = samples_from(groups, {j.rollout_id: j for j in verdicts}, sampling, section.advantage)
         out.mkdir()
         records.write_parquet(batch.samples, out / SAMPLES, cls=Sample)
         config = train_config(section, start.folder(desk), desk.seed)
@@ -180,15 +179,6 @@ def train(
         make=make,
         iteration=iteration,
     )
-
-
-def _samples(
-    groups: Sequence[Group], verdicts: Sequence[Judged], section: TrainSection, sampling: Sampling
-) -> SampleBatch:
-    from training.samples import samples_from
-
-    kept = [g for g in groups if len(g.members) >= 2]
-    return samples_from(kept, {j.rollout_id: j for j in verdicts}, sampling, section.advantage)
 
 
 def check_section(section: TrainSection) -> None:
@@ -251,6 +241,7 @@ def _step(desk: Desk, job: Job, batch: SampleBatch, section: TrainSection, out: 
     groups = {
         "zero_variance": list(batch.advantages.zero_variance),
         "too_small": list(batch.advantages.too_small),
+        "incomplete": list(batch.advantages.incomplete),
         "unjudged": list(batch.unjudged),
     }
     (out / REPORT).write_text(json.dumps({**report, "groups": groups}, indent=1, sort_keys=True))

@@ -101,8 +101,9 @@ class TrainConfig:
     - `ratio_base`: the policy of the ratio's denominator: 'behaviour' (the recorded log-probabilities) or
       'proximal' (this trainer's own, at the start of the step; costs a forward pass).
     - `mismatch`: corrects proximal against behaviour; needs `ratio_base='proximal'`.
-    - `updates_per_batch`: the batch's rollouts are dealt into that many optimizer updates; `passes_per_batch`: how
-      often the whole batch is gone through. Above 1 the later updates are off-policy.
+    - `updates_per_batch`: the batch's rollouts (whole groups under 'prompt_mean') are dealt into at most that many
+      optimizer updates; `passes_per_batch`: how often the whole batch is gone through. Above 1 the later updates are
+      off-policy.
     - `token_budget`: tokens of one packed row (microbatch); gradients accumulate over rows.
     - `chunk_elements`: numbers in one chunk of float32 logits (12.6 million are 50 MB); None: what suits the device.
     - `start_folder`: the policy that KL to start is measured against: by `training.step` before it trains, on a row's

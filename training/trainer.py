@@ -154,16 +154,21 @@ class Trainer:
         return [dataclasses.replace(s, proximal_logprobs=v) for s, v in zip(batch, values, strict=True)]
 
     def _deal_updates(self, batch: list[Sample], number: int) -> list[list[Sample]]:
-        """Deal whole rollouts into the pass's updates, shuffled by (seed, step, pass)."""
-        rollouts: dict[str, list[Sample]] = {}
+        """Deal whole rollouts into the pass's updates, shuffled by (seed, step, pass).
+
+        Where prompts weigh alike, whole groups: each update weighs by itself, so one rollout of a group apart from its
+        seven siblings would weigh as much as all of them.
+        """
+        whole_groups = self.config.aggregation.name == "prompt_mean"
+        units: dict[str, list[Sample]] = {}
         for sample in batch:
-            rollouts.setdefault(sample.rollout_id, []).append(sample)
-        order = list(rollouts)
+            units.setdefault(sample.group_id if whole_groups else sample.rollout_id, []).append(sample)
+        order = list(units)
         if self.config.updates_per_batch == 1:
             return [batch]
         np.random.default_rng((self.config.seed, self.step, number)).shuffle(order)
         parts = np.array_split(np.asarray(order, dtype=object), min(self.config.updates_per_batch, len(order)))
-        return [[s for rollout_id in part for s in rollouts[rollout_id]] for part in parts]
+        return [[s for unit in part for s in units[unit]] for part in parts]
 
     # One update
 

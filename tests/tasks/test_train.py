@@ -44,22 +44,26 @@ def chain(rollout_id: str, logprob: float) -> Chain:
     )  # fmt: skip
 
 
-def stored_groups(desk: Desk, group: Group) -> Manifest:
-    """The artifact of a rollout stage with one group."""
+def stored_groups(desk: Desk, *groups: Group) -> Manifest:
+    """The artifact of a rollout stage."""
 
     def make(out: Path, scratch: Path) -> int:
         out.mkdir()
-        return records.write_parquet([group], out / GROUPS_FILE, cls=Group)
+        return records.write_parquet(groups, out / GROUPS_FILE, cls=Group)
 
     stage, schema = Stage(name="given_rollouts", version=1, kind="rollouts"), records.schema_version(Group)
-    return perform(desk, Work(stage=stage, parents=(), section=group, make=make, schema_version=schema))
+    return perform(desk, Work(stage=stage, parents=(), section=groups, make=make, schema_version=schema))
+
+
+def given_group(group_id: str, size: int, logprob: float = -6.0) -> Group:
+    bare = a_group(group_id, a_task("t0"), size)
+    members = tuple(dataclasses.replace(m, chains=(chain(m.rollout_id, logprob),)) for m in bare.members)
+    return dataclasses.replace(bare, members=members)
 
 
 def inputs(desk: Desk, folder: Path, passed: tuple[bool, ...], logprob: float) -> tuple[Policy, Manifest, Manifest]:
     """A policy, one group of rollouts and its verdicts, in the store."""
-    bare = a_group("g0", a_task("t0"), len(passed))
-    members = tuple(dataclasses.replace(m, chains=(chain(m.rollout_id, logprob),)) for m in bare.members)
-    group = dataclasses.replace(bare, members=members)
+    group = given_group("g0", len(passed), logprob)
     policy = Policy(manifest=perform(desk, adopt(folder, digest=None)), version=0)
     return policy, stored_groups(desk, group), stored(desk, Judged, verdicts_of(group, *passed), "judged")
 
@@ -97,6 +101,30 @@ def test_a_batch_without_a_lesson_leaves_the_weights_as_they_are(folder, tmp_pat
     assert report["skipped"] == "no group with a difference in it"
     assert report["groups"]["zero_variance"] == ["g0"]
     assert any("nothing to learn from" in line for line in desk.progress.lines)
+
+
+def test_no_group_is_left_out_in_silence(folder, tmp_path):
+    desk = desk_at(tmp_path)
+    whole = [given_group(f"g{n}", 4) for n in range(5)]
+    groups = [
+        whole[0],  # complete
+        dataclasses.replace(whole[1], members=whole[1].members[:3]),  # one refill too few, and still used
+        dataclasses.replace(whole[2], members=whole[2].members[:1]),
+        dataclasses.replace(whole[3], members=()),
+        whole[4],  # two of its members cannot be judged
+    ]
+    passed = [(True, False, True, False), (True, False, False), (True,), (), (None, True, None, False)]
+    verdicts = [v for group, won in zip(groups, passed, strict=True) for v in verdicts_of(group, *won)]
+    policy = Policy(manifest=perform(desk, adopt(folder, digest=None)), version=0)
+    rollouts, judged = stored_groups(desk, *groups), stored(desk, Judged, verdicts, "judged")
+    report = read_report(desk, trained(desk, (policy, rollouts, judged), LOOSE))
+    assert report["groups"] == {
+        "incomplete": ["g1", "g4"],
+        "too_small": ["g2", "g3"],
+        "unjudged": ["g4-0", "g4-2"],
+        "zero_variance": [],
+    }
+    assert report["num_rollouts"] == 4 + 3 + 2
 
 
 def test_an_engine_that_sampled_from_another_model_is_refused_before_it_trains(folder, tmp_path):

@@ -152,6 +152,27 @@ def test_supervised_steps_raise_the_likelihood_of_the_demonstrations(tiny_llama:
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_where_prompts_weigh_alike_no_group_is_parted_among_updates(tiny_llama: Path, make_samples: Make) -> None:
+    groups = ["small"] * 2 + ["large"] * 6 + ["other"] * 4
+    samples = [
+        dataclasses.replace(s, group_id=g, chain_id=f"c{n}", rollout_id=f"r{n}")
+        for n, (g, s) in enumerate(zip(groups, make_samples(12, lengths=(20, 21)), strict=True))
+    ]
+    assert samples[0].num_loss_tokens == 13
+    for seed in range(4):
+        sizes = {}
+        for name in ("prompt_mean", "rollout_mean"):
+            config = TrainConfig(aggregation=Aggregation(name=name), optimizer=SGD, updates_per_batch=2, seed=seed)
+            report = Trainer(tiny_llama, config).train_step(samples)
+            sizes[name] = sorted(u.num_loss_tokens // 13 for u in report.updates)
+        assert sizes["prompt_mean"] in ([6, 6], [4, 8], [2, 10])
+        assert sizes["rollout_mean"] == [6, 6]
+    both = TrainConfig(aggregation=Aggregation(name="prompt_mean"), optimizer=SGD, updates_per_batch=9)
+    assert [u.num_loss_tokens // 13 for u in Trainer(tiny_llama, both).train_step(samples).updates] in (
+        [a, b, 12 - a - b] for a in (2, 4, 6) for b in (2, 4, 6) if a != b
+    )
+
+
 def test_a_report_counts_what_happened(tiny_llama: Path, make_samples: Make) -> None:
     samples = make_samples(6)
     config = TrainConfig(
