@@ -1,15 +1,16 @@
 """Checkpoints: all that a trainer needs to go on as if nothing had happened, whole or not there at all.
 
 A checkpoint is a folder: weights.safetensors, optimizer.safetensors, state.json, and manifest.json with the SHA-256
-of the three. It is written under a temporary name, flushed, and renamed.
+of the three. It is written under a temporary name, flushed, and renamed. In the pipeline it is part of a training
+step's artifact, beside the policy: `infra.store` checks it again, sets a damaged one aside, and the step is taken anew
+from the artifact before it. Which steps a run has done, and what may be thrown away, is the store's and
+`infra.retention`'s to say, and not the trainer's.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,8 @@ from training.errors import TrainingError
 from training.policy import CHECKPOINT
 from training.trainer import Trainer
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
-
-Position = Mapping[str, int | str]
 
 
 class CheckpointError(TrainingError):
@@ -39,27 +38,18 @@ class CheckpointError(TrainingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A trainer's state at one moment, on the CPU. `state` is JSON: counters, norms, the caller's data position."""
+    """A trainer's state at one moment, on the CPU. `state` is JSON: counters and norms."""
 
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     state: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """What a trainer went on from. `skipped`: newer checkpoints that could not be used, and why."""
-
-    path: Path
-    position: Position
-    skipped: tuple[str, ...]
-
-
 def _names(trainer: Trainer) -> dict[Tensor, str]:
     return {parameter: name for name, parameter in trainer.policy.named_parameters()}
 
 
-def capture(trainer: Trainer, position: Position | None = None) -> Snapshot:
+def capture(trainer: Trainer) -> Snapshot:
     """Copy the state out of a trainer, gathered from all ranks (a collective act where there are several)."""
     names = _names(trainer)
     optimizer = {
@@ -69,6 +59,8 @@ def capture(trainer: Trainer, position: Position | None = None) -> Snapshot:
         if isinstance(value, Tensor)
     }
     optimizer["rng/torch"] = torch.get_rng_state()
+    if trainer.world.device.type == "cuda":
+        optimizer["rng/cuda"] = torch.cuda.get_rng_state(trainer.world.device)
     state = {
         "schema_version": SCHEMA_VERSION,
         "step": trainer.step,
@@ -77,7 +69,6 @@ def capture(trainer: Trainer, position: Position | None = None) -> Snapshot:
         "clipped_tokens": trainer.clipped_tokens,
         "grad_norms": list(trainer.guard.norms),
         "optimizer": trainer.config.optimizer.name,
-        "position": dict(position or {}),
     }
     weights = {name: full_tensor(p.detach()).to("cpu", copy=True).contiguous() for p, name in names.items()}
     return Snapshot(weights=weights, optimizer=optimizer, state=state)
@@ -93,6 +84,8 @@ def restore(trainer: Trainer, snapshot: Snapshot) -> None:
     _restore_weights(trainer, snapshot.weights)
     _restore_optimizer(trainer, snapshot.optimizer)
     torch.set_rng_state(snapshot.optimizer["rng/torch"])
+    if trainer.world.device.type == "cuda" and "rng/cuda" in snapshot.optimizer:
+        torch.cuda.set_rng_state(snapshot.optimizer["rng/cuda"], trainer.world.device)
     trainer.step, trainer.update = snapshot.state["step"], snapshot.state["update"]
     trainer.policy_version = snapshot.state["policy_version"]
     trainer.clipped_tokens = snapshot.state["clipped_tokens"]
@@ -157,9 +150,9 @@ def read(folder: Path) -> Snapshot:
         raise CheckpointError(f"{folder.name} is half written or damaged: {error!r}") from error
 
 
-def save_trainer(trainer: Trainer, folder: Path, position: Position | None = None) -> None:
+def save_trainer(trainer: Trainer, folder: Path) -> None:
     """Write the trainer's state as the checkpoint `folder`, at once."""
-    snapshot = capture(trainer, position)
+    snapshot = capture(trainer)
     if trainer.world.is_main:
         write(snapshot, folder)
     trainer.world.barrier()
@@ -185,72 +178,3 @@ def load_trainer(
         )
     restore(trainer, snapshot)
     return trainer
-
-
-class Checkpointer:
-    """A series of checkpoints `step-00000007` under `root`, written in the background, the last `keep` kept.
-
-    One write is in flight at a time; a failed one raises at the next `save` or `wait`.
-    """
-
-    def __init__(self, root: Path, *, keep: int = 3) -> None:
-        if keep < 1:
-            raise CheckpointError(f"keep is {keep}; want at least 1 checkpoint")
-        self.root, self.keep = root, keep
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: Future[None] | None = None
-
-    def save(self, trainer: Trainer, position: Position | None = None) -> Path:
-        """Copy the state now and write it in the background; returns where it will be."""
-        self.wait()
-        folder = self.root / f"step-{trainer.step:08d}"
-        snapshot = capture(trainer, position)
-        if trainer.world.is_main:
-            self._pending = self._pool.submit(self._write, snapshot, folder)
-        return folder
-
-    def _write(self, snapshot: Snapshot, folder: Path) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        write(snapshot, folder)
-        for old in self.series()[: -self.keep]:
-            shutil.rmtree(old)
-
-    def wait(self) -> None:
-        """Until the write in flight is on the disk. Raises what it raised."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def close(self) -> None:
-        """Wait, then stop the writer."""
-        self.wait()
-        self._pool.shutdown()
-
-    def series(self) -> list[Path]:
-        """The checkpoints that are there, oldest first, good or not."""
-        return sorted(p for p in self.root.glob("step-*") if p.is_dir())
-
-    def restore_latest(self, trainer: Trainer) -> Restored | None:
-        """Go on from the newest good checkpoint; None if there is none. Unusable ones are set aside and named."""
-        skipped: list[str] = []
-        for folder in reversed(self.series()):
-            try:
-                snapshot = read(folder)
-            except CheckpointError as error:
-                skipped.append(str(error))
-                self._set_aside(trainer, folder)
-                continue
-            restore(trainer, snapshot)
-            return Restored(path=folder, position=snapshot.state["position"], skipped=tuple(skipped))
-        if skipped:
-            raise CheckpointError(f"no usable checkpoint under {self.root}: {'; '.join(skipped)}")
-        return None
-
-    def _set_aside(self, trainer: Trainer, folder: Path) -> None:
-        """Keep the damaged folder for inspection, out of the way of the one to be written again."""
-        trainer.world.barrier()
-        if trainer.world.is_main:
-            place = self.root / "damaged" / folder.name
-            shutil.rmtree(place, ignore_errors=True)
-            place.parent.mkdir(exist_ok=True)
-            folder.rename(place)

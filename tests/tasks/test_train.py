@@ -93,6 +93,23 @@ def test_a_process_of_its_own_makes_the_very_policy_of_a_step_in_this_one(folder
     assert not list(desk.work.glob("*"))
 
 
+def test_a_damaged_trainer_state_is_set_aside_and_its_step_taken_anew_from_the_last_good_one(folder, tmp_path, caplog):
+    desk = desk_at(tmp_path)
+    policy, rollouts, judged = inputs(desk, folder, (True, False, True, False), -6.0)
+    first = trained(desk, (policy, rollouts, judged), LOOSE)
+    second = train(desk, first, [(rollouts, judged)], start=policy, section=LOOSE, sampling=SAMPLING, iteration=1)
+    made = perform(desk, second)
+    weights = digest_folder(desk.store.path(made) / "policy")
+    state = desk.store.path(made) / "checkpoint" / "optimizer.safetensors"
+    state.write_bytes(state.read_bytes()[:-1] + b"?")
+    again = perform(desk, second)
+    assert "moved to" in caplog.text
+    assert "the stage will be done again" in caplog.text
+    assert digest_folder(desk.store.path(again) / "policy") == weights
+    assert [p.name for p in (tmp_path / "store" / "quarantine").glob("*/*") if p.is_dir()] == [f"{made.sha256}.policy"]
+    assert desk.store.path(first.manifest).is_dir()
+
+
 def test_a_batch_without_a_lesson_leaves_the_weights_as_they_are(folder, tmp_path):
     desk = desk_at(tmp_path)
     policy = trained(desk, inputs(desk, folder, (True, True, True), -6.0), LOOSE)

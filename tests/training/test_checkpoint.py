@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.checkpoint import Checkpointer, CheckpointError, capture, load_trainer, save_trainer
+from training.checkpoint import CheckpointError, capture, load_trainer, save_trainer
 from training.config import OptimizerConfig, TrainConfig
 from training.samples import Sample
 from training.trainer import Trainer
@@ -22,23 +22,23 @@ from training.trainer import Trainer
 Make = Callable[..., list[Sample]]
 CONFIG = TrainConfig(optimizer=OptimizerConfig(learning_rate=1e-2, warmup_updates=4), updates_per_batch=2)
 
-# Trains three steps, saving each, begins a fourth, and kills itself without warning.
+# Takes three steps as the pipeline does, each from what the last one left, begins a fourth, and kills itself.
 SCRIPT = """
 import os, pickle, signal, sys
 from pathlib import Path
 import torch
-from training.checkpoint import Checkpointer
-from training.trainer import Trainer
+from training.checkpoint import load_trainer
+from training.step import Job, take_step
 
-model, root, inputs, threads = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+folder, root, inputs, threads = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(threads)
 config, batches = pickle.loads(inputs.read_bytes())
-trainer, series = Trainer(model, config), Checkpointer(root)
-for number in range(3):
-    trainer.train_step(batches[number])
-    series.save(trainer, {"next_batch": number + 1})
-series.wait()
-trainer.train_step(batches[3])  # work that is lost
+for version in range(3):
+    out = root / str(version + 1)
+    out.mkdir(parents=True)
+    take_step(Job(model_folder=folder, policy_version=version, config=config), batches[version], out)
+    folder = out / "policy"
+load_trainer(folder, config, policy_version=3).train_step(batches[3])  # work that is lost
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -55,88 +55,72 @@ def killed_after_three(model: Path, root: Path, batches: list[list[Sample]]) -> 
 @pytest.mark.timeout(900)  # starts a second interpreter, which takes minutes on a crowded machine
 def test_six_steps_equal_three_a_kill_and_three_more(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
     batches = [make_samples(6, seed=s) for s in range(6)]
-    whole, resumed = Trainer(tiny_llama, CONFIG), Trainer(tiny_llama, CONFIG)
+    whole = Trainer(tiny_llama, CONFIG)
     for batch in batches:
         whole.train_step(batch)
     assert killed_after_three(tiny_llama, tmp_path / "killed", batches) == -signal.SIGKILL
-    restored = Checkpointer(tmp_path / "killed").restore_latest(resumed)
-    assert restored is not None
-    assert restored.position == {"next_batch": 3}
+    resumed = load_trainer(tmp_path / "killed" / "3" / "policy", CONFIG, policy_version=3)
     for batch in batches[3:]:
         resumed.train_step(batch)
-    left, right = capture(whole, {}), capture(resumed, {})
+    left, right = capture(whole), capture(resumed)
     assert left.state == right.state
     for ours, theirs in ((left.weights, right.weights), (left.optimizer, right.optimizer)):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
-def three_steps(model: Path, make_samples: Make, root: Path) -> tuple[Trainer, Checkpointer]:
-    trainer, series = Trainer(model, CONFIG), Checkpointer(root)
-    for number in range(3):
-        trainer.train_step(make_samples(4, seed=number))
-        series.save(trainer, {"next_batch": number + 1})
-    series.wait()
-    return trainer, series
+def one_step(model: Path, make_samples: Make, root: Path) -> Trainer:
+    """A trainer after one step, its policy and checkpoint in `root`."""
+    trainer = Trainer(model, CONFIG)
+    trainer.train_step(make_samples(6, seed=0))
+    trainer.save_policy(root / "policy")
+    save_trainer(trainer, root / "checkpoint")
+    return trainer
 
 
-@pytest.mark.parametrize("damage", ["flipped", "missing", "no_manifest", "truncated"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
-    tiny_llama: Path, make_samples: Make, tmp_path: Path, damage: str
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("flipped", "weights.safetensors is not what was written"),
+        ("missing", "half written or damaged: FileNotFoundError"),
+        ("no_manifest", "half written or damaged: FileNotFoundError"),
+        ("broken_manifest", "half written or damaged: JSONDecodeError"),
+        ("truncated", "weights.safetensors is not what was written"),
+    ],
+)
+def test_a_damaged_checkpoint_is_never_gone_on_from(
+    tiny_llama: Path, make_samples: Make, tmp_path: Path, damage: str, said: str
 ) -> None:
-    _, series = three_steps(tiny_llama, make_samples, tmp_path / "c")
-    newest = series.series()[-1]
-    weights = newest / "weights.safetensors"
+    one_step(tiny_llama, make_samples, tmp_path)
+    folder = tmp_path / "checkpoint"
+    weights = folder / "weights.safetensors"
     match damage:
         case "flipped":
             data = bytearray(weights.read_bytes())
             data[-1] ^= 1
             weights.write_bytes(data)
         case "missing":
-            (newest / "optimizer.safetensors").unlink()
+            (folder / "optimizer.safetensors").unlink()
         case "no_manifest":
-            (newest / "manifest.json").unlink()
+            (folder / "manifest.json").unlink()
+        case "broken_manifest":
+            (folder / "manifest.json").write_text("{")
         case "truncated":
             weights.write_bytes(weights.read_bytes()[:100])
-    fresh = Trainer(tiny_llama, CONFIG)
-    restored = series.restore_latest(fresh)
-    assert restored is not None
-    assert (restored.path.name, restored.position, fresh.step) == ("step-00000002", {"next_batch": 2}, 2)
-    assert "step-00000003" in restored.skipped[0]
-    fresh.train_step(make_samples(4, seed=2))
-    series.save(fresh, {"next_batch": 3})  # the place of the damaged one is free again
-    series.close()
+    with pytest.raises(CheckpointError, match=said):
+        load_trainer(tmp_path / "policy", CONFIG, policy_version=1)
 
 
-def test_nothing_there_is_none_and_nothing_usable_is_an_error(
-    tiny_llama: Path, make_samples: Make, tmp_path: Path
-) -> None:
-    trainer, series = three_steps(tiny_llama, make_samples, tmp_path / "c")
-    assert Checkpointer(tmp_path / "empty").restore_latest(trainer) is None
-    for folder in series.series():
-        (folder / "state.json").write_text("{")
-    with pytest.raises(CheckpointError, match="no usable checkpoint"):
-        series.restore_latest(trainer)
-
-
-def test_the_last_three_are_kept_and_none_is_overwritten(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
-    trainer, series = three_steps(tiny_llama, make_samples, tmp_path / "c")
-    trainer.train_step(make_samples(4, seed=3))
-    series.save(trainer)
-    series.wait()
-    assert [p.name for p in series.series()] == ["step-00000002", "step-00000003", "step-00000004"]
-    series.save(trainer)
+def test_a_checkpoint_is_never_overwritten(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
+    trainer = one_step(tiny_llama, make_samples, tmp_path)
     with pytest.raises(CheckpointError, match="never overwritten"):
-        series.wait()
+        save_trainer(trainer, tmp_path / "checkpoint")
 
 
 def test_a_trainer_goes_on_from_the_checkpoint_beside_its_policy(
     tiny_llama: Path, make_samples: Make, tmp_path: Path
 ) -> None:
-    straight = Trainer(tiny_llama, CONFIG)
-    straight.train_step(make_samples(6, seed=0))
-    straight.save_policy(tmp_path / "policy")
-    save_trainer(straight, tmp_path / "checkpoint")
+    straight = one_step(tiny_llama, make_samples, tmp_path)
     resumed = load_trainer(tmp_path / "policy", CONFIG, policy_version=1)
     for trainer in (straight, resumed):
         trainer.train_step(make_samples(6, seed=1))
@@ -149,7 +133,15 @@ def test_a_trainer_goes_on_from_the_checkpoint_beside_its_policy(
 
 
 def test_a_checkpoint_of_another_kind_is_refused(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
-    _, series = three_steps(tiny_llama, make_samples, tmp_path / "c")
-    other = Trainer(tiny_llama, TrainConfig(optimizer=OptimizerConfig(name="sgd")))
+    one_step(tiny_llama, make_samples, tmp_path)
     with pytest.raises(CheckpointError, match="of optimizer adamw"):
-        series.restore_latest(other)
+        load_trainer(tmp_path / "policy", TrainConfig(optimizer=OptimizerConfig(name="sgd")), policy_version=1)
+
+
+@pytest.mark.gpu
+def test_the_random_state_of_a_gpu_is_kept_too(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
+    one_step(tiny_llama, make_samples, tmp_path)
+    expected = torch.rand(4, device="cuda")
+    torch.rand(9, device="cuda")
+    load_trainer(tmp_path / "policy", CONFIG, policy_version=1)
+    assert torch.equal(torch.rand(4, device="cuda"), expected)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from training.checkpoint import Snapshot, restore
 from training.config import LoraAdapter, OptimizerConfig, TrainConfig
 from training.distributed import World
+from training.losses.grpo import Grpo
 from training.losses.gspo import Gspo
 from training.samples import Sample
 from training.trainer import Trainer
@@ -32,7 +33,7 @@ import pickle, sys
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from training.checkpoint import Checkpointer, capture
+from training.checkpoint import capture, read, restore, save_trainer
 from training.distributed import under_torchrun
 from training.trainer import Trainer
 
@@ -47,12 +48,9 @@ for number, config in enumerate(cases):
     logprobs = trainer.logprobs(batches[0])
     results.append((capture(trainer), [(r.loss, r.grad_norm, r.entropy) for r in reports], logprobs))
     trainer.save_policy(out / f"policy-{number}")
-series = Checkpointer(out / "series")
-series.save(trainer)
-series.close()
-world.barrier()
+save_trainer(trainer, out / "checkpoint")
 fresh = Trainer(Path(sys.argv[1]), config, world=world)
-assert Checkpointer(out / "series").restore_latest(fresh) is not None
+restore(fresh, read(out / "checkpoint"))
 results.append((capture(fresh), [], []))
 if world.is_main:
     (out / "results").write_bytes(pickle.dumps(results))
@@ -104,13 +102,23 @@ def require_like_one(model: Path, config: TrainConfig, batches: list[list[Sample
     return alone
 
 
+@pytest.mark.timeout(900)  # starts two interpreters, which takes minutes on a crowded machine
+def test_one_update_of_two_sharded_processes_is_that_of_one(
+    tiny_llama: Path, make_samples: Make, tmp_path: Path
+) -> None:
+    config, batches = TrainConfig(optimizer=SGD, token_budget=40), [make_samples(3, seed=0)]
+    result, _ = two_processes(tiny_llama, tmp_path, [config], batches)
+    require_like_one(tiny_llama, config, batches, result)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # two more interpreters: seconds on an idle machine, many minutes on a crowded one
 def test_two_sharded_processes_train_like_one(tiny_llama: Path, make_samples: Make, tmp_path: Path) -> None:
     cases = [
         TrainConfig(optimizer=SGD, token_budget=40),
         TrainConfig(optimizer=SGD, token_budget=10_000),  # one row: the second process has nothing of its own
-        TrainConfig(optimizer=SGD, token_budget=60, loss=Gspo(), ratio_base="proximal", start_folder=tiny_llama),
+        TrainConfig(optimizer=SGD, token_budget=60, loss=Gspo(), ratio_base="proximal"),
+        TrainConfig(optimizer=SGD, token_budget=60, loss=Grpo(kl_beta=0.1), start_folder=tiny_llama),
         TrainConfig(optimizer=OptimizerConfig(learning_rate=1e-3), token_budget=60, updates_per_batch=2),
     ]
     batches = [make_samples(5, seed=0), make_samples(5, seed=1)]
