@@ -9,6 +9,7 @@ from typing import Any
 from tasks.report import RunRecord
 from training.evaluation.comparison import Comparison
 from training.evaluation.estimates import Estimate
+from training.evaluation.recorded import recorded_of
 from training.evaluation.report_data import ReportData
 
 
@@ -28,7 +29,8 @@ def result_of(
     """Keys: run_id, wall_s, held_out {before, after {mean, low, high, n}, gain {mean, low, high, n}, p_value},
     greedy (as held_out; null unless benchmark.greedy), by_horizon [{horizons, before, after, gain}],
     rollouts {training, probes, uniform_equivalent (null where nothing can be said)}, zero_gradient_share
-    [per iteration], policy_version, model_uri, report_path, promoted, verdict [reasons], stage_s {stage: seconds},
+    [per iteration], recorded {chains {cause of the fork, or root: how many}, tokens_in_chains, untrained_tokens} of the
+    training rollouts, policy_version, model_uri, report_path, promoted, verdict [reasons], stage_s {stage: seconds},
     orchestration_s, commands {mlflow, prefect}.
     """
     return {
@@ -51,6 +53,7 @@ def result_of(
             "uniform_equivalent": data.spend.uniform_equivalent,
         },
         "zero_gradient_share": [round(r.zero_gradient.zero_gradient_share, 4) for r in run.iterations],
+        "recorded": _recorded(run),
         "policy_version": run.after.policy.version,
         "model_uri": model_uri,
         "report_path": str(report),
@@ -62,6 +65,15 @@ def result_of(
             "mlflow": _mlflow_page(mlflow_uri),
             "prefect": f"PREFECT_HOME={home / 'prefect'} prefect server start",
         },
+    }
+
+
+def _recorded(run: RunRecord) -> dict[str, Any]:
+    recorded = recorded_of(m for r in run.iterations for g in r.groups for m in g.members)
+    return {
+        "chains": {c.cause: c.chains for c in recorded.chains},
+        "tokens_in_chains": sum(c.tokens for c in recorded.chains),
+        "untrained_tokens": recorded.untrained_tokens,
     }
 
 

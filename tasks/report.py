@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,17 @@ from training.curriculum.base import Selection
 from training.curriculum.monitor import ZeroGradientReport
 from training.evaluation.comparison import Comparison, compare
 from training.evaluation.promotion import PromotionVerdict
+from training.evaluation.recorded import recorded_of
 from training.evaluation.report import render_plots
 from training.evaluation.report import write_report as write_page
 from training.evaluation.report_data import (
     IterationPoint,
+    NotWhole,
     PolicyView,
     ReportData,
     Spend,
     StageTime,
+    StepView,
     TrajectoryView,
 )
 from training.evaluation.report_views import (
@@ -37,6 +41,7 @@ from training.evaluation.report_views import (
     trajectory_view,
 )
 from training.evaluation.runs import runs_of
+from training.reports import RATIO_EDGES
 
 DATA, PAGE, PLOTS = "report.json", "report.html", "plots"
 
@@ -95,14 +100,33 @@ def iteration_metrics(desk: Desk, record: TrainingRecord) -> dict[str, float]:
     judged = [v for v in record.verdicts if v.reward is not None]
     wanted = (
         "loss", "ratio_mean", "ratio_max", "clipped_fraction", "entropy", "grad_norm", "kl_to_behaviour",
-        "rare_token_gradient_share", "tokens_per_s", "num_loss_tokens", "engine_gap_max",
+        "kl_to_start", "rare_token_gradient_share", "tokens_per_s", "num_loss_tokens", "engine_gap_max",
     )  # fmt: skip
     return {
         **{f"train/{name}": float(report[name]) for name in wanted if report.get(name) is not None},
+        **_spread_metrics(_step_view(report)),
+        **{f"groups/{name}": float(len(report["groups"][name])) for name in ("incomplete", "too_small")},
+        "rollouts/unjudged": float(len(report["groups"]["unjudged"])),
+        **recorded_of(m for g in record.groups for m in g.members).metrics(),
         "rollouts/pass_rate": sum(v.passed for v in judged) / max(1, len(judged)),
         "rollouts/count": float(sum(len(g.members) for g in record.groups)),
         "rollouts/infra_faults": float(sum(len(g.excluded) for g in record.groups)),
         **record.zero_gradient.metrics(),
+    }
+
+
+def _spread_metrics(step: StepView | None) -> dict[str, float]:
+    """How gradient and ratios are spread over tokens; nothing for a step that was skipped."""
+    if step is None:
+        return {}
+    tokens = max(1, sum(step.ratio_histogram))
+    return {
+        **{f"train/gradient_share/tenth_{n:02d}": s for n, s in enumerate(step.decile_gradient_share, start=1)},
+        **{
+            f"train/ratio_share/{low:g}-{high:g}": count / tokens
+            for (low, high), count in zip(pairwise(RATIO_EDGES), step.ratio_histogram, strict=True)
+        },
+        **{f"train/rare_words/{word}": float(count) for word, count in step.rare_word_counts},
     }
 
 
@@ -193,7 +217,26 @@ def _view(desk: Desk, run: RunRecord, label: str, done: Benchmarked) -> PolicyVi
     )
 
 
+def _step_view(report: Mapping[str, Any]) -> StepView | None:
+    """None for a step that was skipped."""
+    if "skipped" in report:
+        return None
+    return StepView(
+        kl_to_behaviour=report["kl_to_behaviour"],
+        kl_to_start=report["kl_to_start"],
+        rare_token_gradient_share=report["rare_token_gradient_share"],
+        rare_word_counts=tuple(report["rare_word_counts"].items()),
+        decile_gradient_share=tuple(report["decile_gradient_share"]),
+        ratio_histogram=tuple(report["ratio_histogram"]),
+    )
+
+
+def _not_whole(report: Mapping[str, Any]) -> NotWhole:
+    return NotWhole(**{name: len(report["groups"][name]) for name in ("incomplete", "too_small", "unjudged")})
+
+
 def _point(desk: Desk, run: RunRecord, record: TrainingRecord) -> IterationPoint:
+    report = read_report(desk, record.policy)
     return iteration_point(
         record.number,
         record.policy.version - 1,
@@ -202,7 +245,8 @@ def _point(desk: Desk, run: RunRecord, record: TrainingRecord) -> IterationPoint
         run.train.tasks,
         act_kind,
         held_out=None,
-        rare_token_gradient_share=read_report(desk, record.policy).get("rare_token_gradient_share"),
+        step=_step_view(report),
+        not_whole=_not_whole(report),
         confidence=run.benchmark.confidence,
     )
 

@@ -147,27 +147,6 @@ def zero_gradient(data: ReportData) -> Markup:
     return key + svg.canvas(frame, "Groups by gradient", _iteration_axes(frame, data, "share of groups"), *bars)
 
 
-def rare_tokens(data: ReportData) -> Markup:
-    """The share of the summed logit-gradient norm that falls on rare tokens."""
-    points = [(p.iteration, p.rare_token_gradient_share) for p in data.iterations]
-    known = [(float(x), y) for x, y in points if y is not None]
-    top = _round_up(max((y for _, y in known), default=0.1))
-    base = _iteration_frame(data, width=_HALF)
-    frame = Frame(width=base.width, height=base.height, x0=base.x0, x1=base.x1, y1=top)
-    numbers = [p.iteration for p in data.iterations]
-    axis = svg.axes(
-        frame,
-        x_ticks=svg.ticks(min(numbers), max(numbers), 13),
-        y_ticks=[top * i / 4 for i in range(5)],
-        x_label="iteration",
-        y_label="share of gradient",
-        y_format=lambda v: f"{100 * v:.3g}%",
-    )
-    dots = [svg.dot(frame, x, y, "s-warn", f"iteration {x:.0f}: {y:.1%} of the gradient") for x, y in known]
-    key = svg.legend(("line", "s-warn", "gradient on rare tokens"))
-    return key + svg.canvas(frame, "Gradient on rare tokens", axis, svg.line(frame, known, "s-warn"), *dots)
-
-
 def _round_up(value: float) -> float:
     return next(top for top in (0.02, 0.04, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if value <= top + 1e-9)
 

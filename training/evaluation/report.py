@@ -14,7 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from training.evaluation import figures
+from training.evaluation import figures, step_figures
 from training.evaluation.report_data import ReportData
 
 _SCRIPT = """
@@ -80,7 +80,7 @@ def render_report(data: ReportData) -> str:
         raise ValueError("report: there is no iteration to show; render it after the first one")
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     template = _environment().get_template("report.html.jinja")
-    return template.render(data=data, fig=figures, script=Markup(_SCRIPT), script_hash=digest)
+    return template.render(data=data, fig=figures, steps=step_figures, script=Markup(_SCRIPT), script_hash=digest)
 
 
 def render_plots(data: ReportData) -> dict[str, str]:

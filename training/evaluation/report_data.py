@@ -10,9 +10,10 @@ from training.evaluation.drift import Drift
 from training.evaluation.estimates import Estimate
 from training.evaluation.first_error import ErrorsByTurn, Incidence
 from training.evaluation.promotion import PromotionVerdict
+from training.evaluation.recorded import Recorded
 from training.evaluation.success import Band, HalfHorizon
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +59,33 @@ class GroupShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepView:
+    """What the training step reported, by the names of `training.reports.StepReport`; KL in nats."""
+
+    kl_to_behaviour: float
+    kl_to_start: float | None
+    rare_token_gradient_share: float
+    rare_word_counts: tuple[tuple[str, int], ...]
+    decile_gradient_share: tuple[float, ...]
+    ratio_histogram: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotWhole:
+    """What training had to do without. `incomplete` groups are used with members missing; `too_small` ones have fewer
+    than 2 judged members and are not; `unjudged` counts rollouts."""
+
+    incomplete: int
+    too_small: int
+    unjudged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationPoint:
     """One iteration of training. `train` is the pass rate of its rollouts, `held_out` a benchmark if one was run.
 
-    `rare_token_gradient_share` is None where no step was taken. `pass_rates[i]` belongs to `ReportData.tasks[i]`,
-    None where the task was not selected.
+    `step` is None where no step was taken. `pass_rates[i]` belongs to `ReportData.tasks[i]`, None where the task was
+    not selected.
     """
 
     iteration: int
@@ -73,7 +96,9 @@ class IterationPoint:
     groups: GroupShares
     gates: tuple[GateCount, ...]
     behaviour: Behaviour
-    rare_token_gradient_share: float | None
+    step: StepView | None
+    not_whole: NotWhole
+    recorded: Recorded
     pass_rates: tuple[float | None, ...]
 
 

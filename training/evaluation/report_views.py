@@ -11,11 +11,14 @@ from training.evaluation.behaviour import ActKind, measure_behaviour
 from training.evaluation.drift import measure_drift
 from training.evaluation.estimates import Estimate
 from training.evaluation.first_error import context_by_turn, cumulative_incidence, errors_by_turn, first_event
+from training.evaluation.recorded import recorded_of
 from training.evaluation.report_data import (
     GateCount,
     GroupShares,
     IterationPoint,
+    NotWhole,
     PolicyView,
+    StepView,
     TaskLabel,
     Token,
     TrajectoryView,
@@ -107,7 +110,8 @@ def iteration_point(
     act_kind: Callable[[str], ActKind],
     *,
     held_out: Estimate | None,
-    rare_token_gradient_share: float | None,
+    step: StepView | None,
+    not_whole: NotWhole,
     confidence: float = 0.95,
 ) -> IterationPoint:
     """One iteration of training, from what was rolled out in it. `tasks` is the whole pool, in heat-map order."""
@@ -125,7 +129,9 @@ def iteration_point(
         groups=group_shares(judged),
         gates=gate_counts(judged),
         behaviour=measure_behaviour(runs, act_kind, confidence=confidence),
-        rare_token_gradient_share=rare_token_gradient_share,
+        step=step,
+        not_whole=not_whole,
+        recorded=recorded_of(trajectories),
         pass_rates=tuple(sum(r) / len(r) if r else None for r in rates),
     )
 

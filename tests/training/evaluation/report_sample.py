@@ -6,7 +6,7 @@ The agent is a coin with habits; nothing here is a measurement. Texts hold what 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +27,15 @@ from environments.types import (
 from training.evaluation.behaviour import ActKind
 from training.evaluation.comparison import compare
 from training.evaluation.promotion import Measurement, PromotionRule, decide
-from training.evaluation.report_data import IterationPoint, ReportData, Spend, StageTime, TrajectoryView
+from training.evaluation.report_data import (
+    IterationPoint,
+    NotWhole,
+    ReportData,
+    Spend,
+    StageTime,
+    StepView,
+    TrajectoryView,
+)
 from training.evaluation.report_views import (
     choose_examples,
     iteration_point,
@@ -142,6 +150,18 @@ def _chain(rng: np.random.Generator, rollout_id: str, calls: int, version: int) 
     )
 
 
+def _chains(main: Chain, *, forked: bool) -> tuple[Chain, ...]:
+    """The chain, and beside it what a harness that compacts its history makes of the same beginning."""
+    fork = replace(
+        main,
+        chain_id=f"{main.rollout_id}-c1",
+        parent_chain_id=main.chain_id,
+        fork_cause="compacted",
+        segments=main.segments[:2],
+    )
+    return (main, fork) if forked else (main,)
+
+
 def rollout(rng: np.random.Generator, spec: TaskSpec, coin: Coin, group: str, index: int) -> tuple[Trajectory, Judged]:
     turns: list[Turn] = []
     num = spec.horizon + int(rng.integers(0, 3))
@@ -165,6 +185,7 @@ def rollout(rng: np.random.Generator, spec: TaskSpec, coin: Coin, group: str, in
     )
     passed = outcomes[2] == "passed"
     rollout_id = f"{group}-{index}"
+    chains = _chains(_chain(rng, rollout_id, num + 1, coin.version), forked=index == 1)
     trajectory = Trajectory(
         rollout_id=rollout_id,
         group_id=group,
@@ -173,11 +194,16 @@ def rollout(rng: np.random.Generator, spec: TaskSpec, coin: Coin, group: str, in
         task_id=spec.task_id,
         status="completed" if rng.random() < 0.9 else "budget_exhausted",
         fault="",
-        chains=(_chain(rng, rollout_id, num + 1, coin.version),),
+        chains=chains,
         turns=tuple(turns),
         final_payload='{"answer": "done"}',
         usage=Usage(
-            turns=num, calls=num + 1, prompt_tokens=9 * num, completion_tokens=20 * num, wall_s=2.0, sandbox_s=0.2
+            turns=num,
+            calls=num + 1,
+            prompt_tokens=9 * num,
+            completion_tokens=sum(c.num_trainable for c in chains) + 5 * (index == 2),
+            wall_s=2.0,
+            sandbox_s=0.2,
         ),
         policy_versions=(coin.version, coin.version),
         final_state_uri="",
@@ -191,6 +217,18 @@ Rolled = list[tuple[Trajectory, Judged]]
 
 def _benchmark(rng: np.random.Generator, pool: list[TaskSpec], coin: Coin) -> Rolled:
     return [rollout(rng, spec, coin, f"bench{coin.version}-{spec.task_id}", 0) for spec in pool]
+
+
+def _step(rng: np.random.Generator, number: int) -> StepView:
+    tenths, bins = np.exp(-np.arange(10) / (2 + number / 8)), np.array([2, 9, 60, 300, 9000, 420, 90, 12, 2, 1])
+    return StepView(
+        kl_to_behaviour=0.002 + float(rng.random()) * 0.002,
+        kl_to_start=0.012 * number + float(rng.random()) * 0.004 if number else 0.0,
+        rare_token_gradient_share=0.02 + 0.05 * math.exp(-number / 5) + float(rng.random()) * 0.01,
+        rare_word_counts=(("wait", 0), ("but", 3 * number), ("verify", 40 + number), ("check", 300)),
+        decile_gradient_share=tuple(float(x) for x in tenths / tenths.sum()),
+        ratio_histogram=tuple(int(n) for n in rng.poisson(bins)),
+    )
 
 
 def _iteration(
@@ -212,7 +250,8 @@ def _iteration(
         pool,
         act_kind,
         held_out=success_rate(runs_of([t for t, _ in held_out], [j for _, j in held_out], tasks)) if held_out else None,
-        rare_token_gradient_share=0.02 + 0.05 * math.exp(-number / 5) + float(rng.random()) * 0.01,
+        step=_step(rng, number),
+        not_whole=NotWhole(incomplete=number % 3, too_small=int(number == 2), unjudged=number % 2),
     )
 
 

@@ -15,6 +15,7 @@ from infra.records import from_json, to_json
 from training.evaluation.report import duration, render_plots, render_report, shade, visible, write_report
 from training.evaluation.report_data import ReportData
 from training.evaluation.report_views import choose_examples
+from training.evaluation.step_figures import round_up
 
 SECTIONS = ("outcome", "learning", "horizon", "gradient", "gates", "tasks", "habits", "errors", "trajectories")
 
@@ -37,10 +38,39 @@ def test_the_page_is_a_pure_function_of_a_record_that_survives_json(data: Report
 
 def test_every_section_and_every_chart_is_there(html: str, data: ReportData) -> None:
     assert re.findall(r'<section id="(\w+)">', html) == list(SECTIONS)
-    assert html.count('<svg class="chart"') == 11
+    assert html.count('<svg class="chart"') == 14
     assert html.count('<details class="card run"') == len(data.trajectories) == 3
     cells = [r for point in data.iterations for r in point.pass_rates]
     assert html.count("--v:") == sum(r is not None for r in cells) > 50
+
+
+def test_what_was_trained_on_is_told_of_every_iteration(html: str) -> None:
+    rows = re.findall(r"<tr><td>(\d+)</td><td class=\"num\">64</td>(.*?)</tr>", html)
+    assert [int(number) for number, _ in rows] == [0, 1, 2, 3, 4]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for _, row in rows]
+    assert [row[:4] for row in cells] == [
+        ["0", "0", "0", "80"],
+        ["1", "0", "1", "80"],
+        ["2", "1", "0", "80"],
+        ["0", "0", "1", "80"],
+        ["1", "0", "0", "80"],
+    ]
+    assert [row[4:6] for row in cells] == [["compacted 16", "80"]] * 5
+    assert cells[0][6] == "verify 40, check 300"
+    assert cells[1][6] == "but 3, verify 41, check 300"
+
+
+def test_the_ends_of_an_axis_are_round_whatever_the_values() -> None:
+    assert [round_up(v) for v in (0.0, 0.003, 0.02, 0.05, 0.4, 0.41, 3.2, 90)] == [
+        1,
+        0.004,
+        0.02,
+        0.08,
+        0.4,
+        0.8,
+        4,
+        100,
+    ]
 
 
 def test_hostile_text_is_shown_and_never_alive(html: str) -> None:
@@ -82,7 +112,7 @@ def test_a_record_whose_rows_do_not_fit_its_tasks_is_refused(data: ReportData) -
 
 
 def test_one_iteration_without_a_verdict_or_a_step_still_makes_a_page(data: ReportData) -> None:
-    bare = dataclasses.replace(data.iterations[0], rare_token_gradient_share=None, held_out=None)
+    bare = dataclasses.replace(data.iterations[0], step=None, held_out=None)
     small = dataclasses.replace(data, iterations=(bare,), verdict=None, greedy=data.comparison, trajectories=())
     assert "greedy decoding" in render_report(small)
     assert "in 1 iteration<" in render_report(small)
