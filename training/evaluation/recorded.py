@@ -22,7 +22,8 @@ class ChainCount:
 class Recorded:
     """Counts over rollouts. A rollout whose calls all extend one another has one chain, of cause 'root'.
 
-    `untrained_tokens` were sampled and are in no chain: of calls that were cancelled or broke.
+    `untrained_tokens` were sampled and are in no chain: of calls that were cancelled or broke, or whose answer never
+    arrived whole.
     """
 
     chains: tuple[ChainCount, ...]
