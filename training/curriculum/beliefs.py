@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from training.curriculum.ledger import Aging, Columns, Floats, Ints, State, Visit
+from training.curriculum.ledger import Aging, Floats, Ints, State, Visit
 from training.curriculum.prior import MOST_LOGIT, FeaturePrior, Known, Visited, kin_logits
 
 
@@ -127,10 +127,11 @@ class DriftingBeta:
         stood = self.of(before, visit.version, rows)
         versions = 0 if before.version < 0 else max(visit.version - before.version, 0)
         learned = self.prior.follow(before.learned, kinship, _visited(after, visit, rows, stood), versions)
-        columns = after.columns.copies()
-        columns["shift"][rows] = kin_logits(learned.shift_F, kinship)[kinship.kin_N[rows]]
-        columns["gain"][rows] = stood.gain
-        followed = dataclasses.replace(after, columns=Columns(**columns), learned=learned)
+        shift, gain = after.columns.shift.copy(), after.columns.gain.copy()
+        shift[rows] = kin_logits(learned.shift_F, kinship)[kinship.kin_N[rows]]
+        gain[rows] = stood.gain
+        columns = dataclasses.replace(after.columns, shift=shift, gain=gain)
+        followed = dataclasses.replace(after, columns=columns, learned=learned)
         seen = np.flatnonzero(followed.columns.visits)
         standing = self.of(followed, after.version, seen)
         known = Known(kin=kinship.kin_N[seen], gain=standing.gain, own=standing.own, rate=standing.rate)

@@ -192,10 +192,11 @@ Seen = tuple[tuple[int, frozenset[str]], ...]
 def _sift(state: State, evidence: Sequence[Evidence], max_age: int) -> tuple[dict[int, list[Evidence]], Ignored, Seen]:
     """Split evidence into what counts, by policy version, and how much is ignored; and the ids seen, repeats too."""
     newest = max([state.version, *(e.policy_version for e in evidence)])
-    known = set().union(*(ids for _, ids in state.seen))
+    told = {e.rollout_id for e in evidence}
+    known = set().union(*(told & ids for _, ids in state.seen))  # in time of what is told, not of all that was seen
     counts = dataclasses.asdict(state.ignored)
     fresh: dict[int, list[Evidence]] = {}
-    seen = {version: set(ids) for version, ids in state.seen}
+    again: dict[int, set[str]] = {}
     for item in evidence:
         row = state.tasks.rows.get(item.task_id)
         if newest - item.policy_version > max_age:
@@ -207,11 +208,18 @@ def _sift(state: State, evidence: Sequence[Evidence], max_age: int) -> tuple[dic
         elif item.rollout_id in known:
             counts["duplicate"] += 1
             # What is told again is remembered from then on: weights that stay the same may be asked of for long.
-            seen.setdefault(item.policy_version, set()).add(item.rollout_id)
+            again.setdefault(item.policy_version, set()).add(item.rollout_id)
         else:
             known.add(item.rollout_id)
             fresh.setdefault(item.policy_version, []).append(item)
-    return fresh, Ignored(**counts), tuple((version, frozenset(seen[version])) for version in sorted(seen))
+    return fresh, Ignored(**counts), _joined(state.seen, again)
+
+
+def _joined(seen: Seen, more: Mapping[int, set[str]]) -> Seen:
+    ids = dict(seen)
+    for version, added in more.items():
+        ids[version] = ids.get(version, frozenset()) | added
+    return tuple((version, ids[version]) for version in sorted(ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -266,10 +274,9 @@ def _add(visit: Visit, items: list[Evidence], fading: Fading) -> State:
     weight = fading.late_weight(np.maximum(state.columns.last_version[rows] - version, 0))
     c["passes"][rows] = visit.passes + passes * weight
     c["fails"][rows] = visit.fails + (size - passes) * weight
-    seen = dict(state.seen)
-    seen[version] = seen.get(version, frozenset()) | {e.rollout_id for e in items}
     newest = max(state.version, version)
-    recent = tuple((v, seen[v]) for v in sorted(seen) if v >= newest - fading.max_age)
+    seen = _joined(state.seen, {version: {e.rollout_id for e in items}})
+    recent = tuple((v, ids) for v, ids in seen if v >= newest - fading.max_age)
     return dataclasses.replace(state, columns=Columns(**c), version=newest, seen=recent)
 
 

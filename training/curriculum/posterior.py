@@ -19,7 +19,7 @@ from training.curriculum import ledger, pool
 from training.curriculum.base import Evidence, Selection, need
 from training.curriculum.beliefs import Beliefs, DriftingBeta
 from training.curriculum.decide import Pick, check_owner, check_request, decisions_of, generator, tally_of, top_rows
-from training.curriculum.ledger import Bools, Columns, Floats, Ints, State
+from training.curriculum.ledger import Bools, Floats, Ints, State
 from training.curriculum.prior import FeaturePrior
 from training.curriculum.signal import (
     AdvantageMode,
@@ -126,10 +126,10 @@ class Posterior:
         solved = probability_at_least(standing.alpha, standing.beta, self.solved)
         before = c.retired[rows]
         retired = np.where(before == 1, solved >= self.readmit_when, solved > self.retire_when).astype(np.int64)
-        columns = c.copies()
-        columns["retired"][rows] = retired
-        columns["changed_at"][rows] = np.where(retired != before, state.version, c.changed_at[rows])
-        return dataclasses.replace(state, columns=Columns(**columns))
+        marks, changed_at = c.retired.copy(), c.changed_at.copy()
+        marks[rows] = retired
+        changed_at[rows] = np.where(retired != before, state.version, c.changed_at[rows])
+        return dataclasses.replace(state, columns=dataclasses.replace(c, retired=marks, changed_at=changed_at))
 
     def probes(self, state: State, *, policy_version: int, seed: int) -> Selection:
         """Nothing: probes are part of `select`, train like any group, and are counted in its rollouts."""

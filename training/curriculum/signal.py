@@ -68,17 +68,18 @@ def mean_score_coefficient(p: Floats, group_size: int) -> Floats:
     return np.asarray((weights * np.sqrt(q * (1 - q))).sum(-1), dtype=np.float64)
 
 
-def all_pass_predictive(alpha: Floats, beta: Floats, group_size: int) -> Floats:
-    """P(all `group_size` rollouts pass) for p ~ Beta(alpha, beta): the Beta-binomial's top term."""
-    out = np.ones(np.broadcast(alpha, beta).shape)
-    for j in range(group_size):
-        out *= (alpha + j) / (alpha + beta + j)
-    return out
-
-
 def mixed_predictive(alpha: Floats, beta: Floats, group_size: int) -> Floats:
-    """P(not all equal) of the next `group_size` rollouts for p ~ Beta(alpha, beta)."""
-    return 1.0 - all_pass_predictive(alpha, beta, group_size) - all_pass_predictive(beta, alpha, group_size)
+    """P(not all equal) of the next `group_size` rollouts for p ~ Beta(alpha, beta).
+
+    The Beta-binomial's two end terms have one denominator; multiplied out apart, a pool costs one division.
+    """
+    total = alpha + beta
+    passes, fails, every = (np.ones(total.shape) for _ in range(3))
+    for j in range(group_size):
+        passes *= alpha + j
+        fails *= beta + j
+        every *= total + j
+    return np.asarray(1.0 - (passes + fails) / every, dtype=np.float64)
 
 
 def predictive_mass(alpha: Floats, beta: Floats, group_size: int, mode: AdvantageMode) -> Floats:
