@@ -27,7 +27,7 @@ from training.curriculum.strategies import build
 if TYPE_CHECKING:
     from training.curriculum.ledger import State
 
-SELECT = Stage(name="select", version=3, kind="selection")
+SELECT = Stage(name="select", version=4, kind="selection")
 FOLD = Stage(name="fold", version=3, kind="curriculum")
 STATE, EVIDENCE = "state.json", "evidence.parquet"
 

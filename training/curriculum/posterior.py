@@ -143,7 +143,8 @@ class Posterior:
         beliefs = self.beliefs(state, policy_version)
         budget = n * self.group_size
         picks = self._looks(state, policy_version, budget, rng)
-        picks += self._hard(state, budget, {p.row for p in picks}, rng)
+        left = budget - sum(p.group_size for p in picks)
+        picks += self._hard(state, budget, left, {p.row for p in picks}, rng)
         left = budget - sum(p.group_size for p in picks)
         picks += self._best(state, beliefs, left, {p.row for p in picks}, rng)
         return Selection(
@@ -181,8 +182,9 @@ class Posterior:
     def _look(self, row: int, word: str, why: str) -> Pick:
         return Pick(row=row, group_size=self.small, state=word, why=why, kind="probe")
 
-    def _hard(self, state: State, budget: int, taken: set[int], rng: np.random.Generator) -> list[Pick]:
-        n = min(int(self.hard_share * budget / self.large + rng.random()), budget // self.large)
+    def _hard(self, state: State, budget: int, left: int, taken: set[int], rng: np.random.Generator) -> list[Pick]:
+        """Large groups for what always fails: a share of the budget, of what is `left` of it."""
+        n = min(int(self.hard_share * budget / self.large + rng.random()), left // self.large)
         c = state.columns
         stuck = np.flatnonzero((c.batch_passes == 0) & (c.streak >= 2))
         rows = [int(r) for r in rng.permutation(stuck) if int(r) not in taken][:n]

@@ -191,3 +191,19 @@ def test_even_the_smallest_budget_is_kept_whatever_the_draw() -> None:
     strategy = Posterior(hard_share=0.4)
     state = visited(strategy, [0, 0, 0], tasks=3)
     assert max(strategy.select(state, 1, policy_version=3, seed=s).num_rollouts for s in range(60)) <= 8
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+@pytest.mark.parametrize(
+    "settings", [{}, {"probe_share": 0.2, "hard_share": 0.3}, {"probe_share": 0.5, "hard_share": 0}]
+)
+def test_a_selection_of_few_groups_never_costs_more_than_was_asked_for(n: int, settings: dict[str, float]) -> None:
+    """Where probes, retired tasks that are due, and tasks that always fail all want a part of a small budget."""
+    strategy = Posterior(large_gain=1.0, **settings)
+    state = strategy.start(pool(40, num_kin=4))
+    for version in range(3):
+        seen = [e for i in range(24) for e in group(task(i, kin=i % 4), 8 if i < 8 else 0, 8, version=version)]
+        state = strategy.fold(state, seen)
+    assert state.columns.retired.sum() > 0
+    for seed in range(150):
+        assert strategy.select(state, n, policy_version=30, seed=seed).num_rollouts <= 8 * n
