@@ -52,6 +52,26 @@ def test_a_command_is_recorded_and_its_log_replays_to_the_same_numbers(policy, t
     assert sorted(p.name for p in (tmp_path / "p").iterdir()) == ["calls.parquet", "chains.parquet"]
 
 
+REFUSED = f"""
+import urllib.error
+def ask():
+    exec({CLIENT!r})
+try:
+    ask()
+    ask()
+except urllib.error.HTTPError as error:
+    assert error.code == 403 and b"budget_exhausted" in error.read()
+else:
+    raise SystemExit("both were answered")
+"""
+
+
+@pytest.mark.parametrize("bound", [("--max-calls", "1"), ("--max-total-tokens", "1"), ("--wall-time-s", "0.000001")])
+def test_the_bounds_of_a_rollout_are_set_by_flags(policy, tmp_path, bound):
+    words = ("record", "--home", str(tmp_path), "--policy", str(policy), *bound)
+    assert call(rollouts.app, *words, "--", sys.executable, "-c", REFUSED) == 0
+
+
 def test_a_command_that_fails_fails_the_recording(policy, tmp_path, capfd):
     words = ("record", "--home", str(tmp_path), "--policy", str(policy))
     assert call(rollouts.app, *words, "--", sys.executable, "-c", "raise SystemExit(3)") == 1
