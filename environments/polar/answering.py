@@ -139,7 +139,8 @@ class _Delivery:
             return
         body = self._wire.answer(self._request, call, call.answer)
         await JSONResponse(body)(scope, receive, send)
-        self._done()
+        if not gone.done():  # a server takes what is sent to nobody in silence
+            self._done()
 
     def _error(self) -> PolarError:
         return self._call.error or EngineFailed("the call did not finish")
@@ -182,24 +183,26 @@ class _Delivery:
             self._seen += len(pieces)
             if pieces:
                 await _send(send, writer.pieces(pieces))
-                self._tokens = pieces[-1].tokens
             if gone.done():
                 return
+            if pieces:
+                self._tokens = pieces[-1].tokens
             if not running:
                 break
             if not pieces and not await self._wait(gone, self._answering.keep_alive_s):
                 await _send(send, KEEP_ALIVE)
-        await self._last(writer, send)
+        await self._last(gone, writer, send)
 
-    async def _last(self, writer: Any, send: Send) -> None:
+    async def _last(self, gone: asyncio.Task[None], writer: Any, send: Send) -> None:
         call = self._call
         ok = call.state == "complete" and call.answer is not None
         await _send(send, writer.end(call.answer) if ok else writer.failed(self._error()))
-        if ok:  # on record before the client can act on it, and perhaps close the rollout
+        arrived = ok and not gone.done()
+        if arrived:  # on record before the client can act on it, and perhaps close the rollout
             self._tokens = len(call.ids)
             call.delivered_to(self._tokens, whole=False)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        if ok:
+        if arrived:
             self._done()
 
 

@@ -53,6 +53,7 @@ class Line:
     def __init__(self, talker, path="/v1/chat/completions"):
         self._scope = scope_of(f"{talker.endpoint.base_url}{path}", talker.endpoint.api_key)
         self.may_send, self.may_receive, self.half_sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.leaves, self.is_sent = asyncio.Event(), asyncio.Event()
         self.answer = []
 
     async def ask(self, app, payload):
@@ -63,11 +64,13 @@ class Line:
                 self.half_sent.set()
                 await self.may_send.wait()
             if not parts:
-                await asyncio.Event().wait()
+                await self.leaves.wait()
+                return {"type": "http.disconnect"}
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
         async def send(message):
             if message["type"] == "http.response.body":
+                self.is_sent.set()
                 await self.may_receive.wait()
             self.answer.append(message)
 
@@ -178,6 +181,28 @@ async def test_an_answer_that_nobody_had_whole_trains_only_where_the_harness_wen
     summary = summarise([recording])
     assert summary.trainable + summary.untrained == summary.sampled
     assert replay(tmp_path, "r1") == recording
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_sent_to_a_client_that_has_left_was_not_delivered(
+    tmp_path, tiny_folder, rendering, stream
+):
+    engine = ScriptedEngine(tiny_folder, lambda r: "ok then" + STOP)
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
+        line = Line(talker)
+        line.may_send.set()
+        asked = asyncio.create_task(line.ask(recorder.app, body(stream=stream)))
+        await line.is_sent.wait()
+        await until(lambda: recorder.log.fsync_count > 1)
+        await asyncio.sleep(0.05)
+        line.leaves.set()
+        await asyncio.sleep(0.05)
+        line.may_receive.set()
+        await asked
+        recording = await recorder.close("r1")
+    (call,) = recording.calls
+    assert (call.state, call.delivered_count < len(call.completion_ids)) == ("complete", True)
+    assert (recording.chains, recording.broken) == ((), ())
 
 
 @pytest.mark.parametrize("stream", [False, True])
