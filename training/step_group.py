@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from infra import records
 from infra.processes import ProcessEnd, run_streaming
 from training.errors import StepFailed, StepLost
@@ -21,6 +19,7 @@ from training.guards import TrainingHalted
 from training.samples import Sample
 from training.step import REPORT, Job, Watcher
 from training.step_process import FAILED, JOB, SAMPLES
+from training.trainer import num_threads
 
 CHECKOUT = Path(__file__).parent.parent
 LAST_LINES = 12
@@ -60,7 +59,7 @@ def take_step_apart(
         _command(folder, limits.processes),
         listener,
         cwd=CHECKOUT,
-        env={**os.environ, "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // limits.processes))},
+        env={**os.environ, "OMP_NUM_THREADS": str(max(1, num_threads() // limits.processes))},
         timeout_s=limits.timeout_s,
         silence_s=limits.silence_s,
         on_heartbeat=on_heartbeat,

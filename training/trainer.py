@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ class Trainer:
         self.model_folder, self.config, self.clock = model_folder, config, clock
         self.world = world or single_process()
         self.step, self.update, self.policy_version = 0, 0, policy_version
+        torch.set_num_threads(num_threads())
         torch.manual_seed(config.seed)  # nothing here draws from it today; a model's own layers might
         self.policy = self._load(model_folder, trained=True)
         self.start_policy = self._load_start() if config.loss.needs_reference else None
@@ -273,6 +275,16 @@ class Trainer:
                 LossWarning,
                 stacklevel=3,
             )
+
+
+def num_threads() -> int:
+    """Threads that a trainer of this process computes with: OMP_NUM_THREADS, or the cores that it may use.
+
+    Torch's own count is no guide: a thread takes over what another thread has set, an engine's say, and until any has
+    set it MKL takes fewer for small products. Rounding, and with it the weights, would depend on what the process did
+    before it trained.
+    """
+    return int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0] or len(os.sched_getaffinity(0)))
 
 
 def make_optimizer(policy: PackedPolicy, config: OptimizerConfig) -> torch.optim.Optimizer:

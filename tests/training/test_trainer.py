@@ -26,7 +26,7 @@ from training.losses.nll import NegativeLogLikelihood
 from training.losses.ppo_clip import PpoClip
 from training.model import ModelError
 from training.samples import Sample
-from training.trainer import Trainer, TrainError
+from training.trainer import Trainer, TrainError, num_threads
 
 Make = Callable[..., list[Sample]]
 SGD = OptimizerConfig(name="sgd", learning_rate=0.1, max_grad_norm=1e9)
@@ -116,6 +116,23 @@ def test_the_number_of_chains_of_a_rollout_changes_nothing(
     assert parts[1].loss == pytest.approx(whole[1].loss, abs=1e-6)
     for name, value in weights_of(whole[0]).items():
         assert_close(weights_of(parts[0])[name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_the_trainer_computes_with_its_own_number_of_threads_whatever_was_set_before(
+    tiny_llama: Path, make_samples: Make
+) -> None:
+    before = torch.get_num_threads()
+    weights = []
+    try:
+        for left in (1, num_threads() + 1):
+            torch.set_num_threads(left)
+            trainer, _ = trained(tiny_llama, make_samples())
+            assert torch.get_num_threads() == num_threads()
+            weights.append(weights_of(trainer))
+    finally:
+        torch.set_num_threads(before)
+    first, second = weights
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_the_same_inputs_give_bitwise_the_same_weights(tiny_llama: Path, make_samples: Make) -> None:
