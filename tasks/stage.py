@@ -98,7 +98,7 @@ def perform(desk: Desk, work: Work) -> Manifest:
     out = scratch / "out"
     scratch.mkdir(parents=True, exist_ok=True)
     _remove(out)
-    cpu_started = _cpu_s()
+    cpu_started = cpu_s()
     rows = work.make(out, scratch)
     producer = Producer(
         stage=work.stage.name,
@@ -107,7 +107,7 @@ def perform(desk: Desk, work: Work) -> Manifest:
         code_version=code_version(),
         seed=desk.seed,
         attempt=desk.attempt,
-        cpu_s=round(_cpu_s() - cpu_started, 3),
+        cpu_s=round(cpu_s() - cpu_started, 3),
     )
 
     def move(place: Path) -> int:
@@ -127,7 +127,7 @@ def perform(desk: Desk, work: Work) -> Manifest:
     return manifest
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """Processor seconds of this process and of the children that it has waited for: sandboxes cost too."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system

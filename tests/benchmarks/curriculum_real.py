@@ -5,7 +5,9 @@
 
 Every arm starts from the same policy and trains with the preset's settings but the strategy. Rollouts count whatever
 they were for: training, probes, refills, groups without gradient. Wall time is that of selecting, rolling out, judging
-and training, without the benchmarks in between. Each iteration is a line of `results/curriculum_real.jsonl`, appended
+and training, without the benchmarks in between; processor time, which other work on the machine does not stretch, is
+that of the same stages, sandboxes included. Each play has a home of its own, for none shall reuse what another did.
+Each iteration is a line of `results/curriculum_real.jsonl`, appended
 when it is done: a play that was stopped goes on where it was, with the times noted then; of the iteration in which
 it was stopped only the rest is timed.
 """
@@ -16,7 +18,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ from tasks.pass_rates import Curriculum
 from tasks.policies import Policy, adopt
 from tasks.pools import make_pools
 from tasks.progress import Silent
-from tasks.stage import code_version, perform
+from tasks.stage import code_version, cpu_s, perform
 
 ARMS = ("uniform", "dynamic_sampling", "seventy_five", "posterior")
 RAW = Path(__file__).parent / "results" / "curriculum_real.jsonl"
@@ -54,22 +56,26 @@ def play(home: Path, config: RunConfig, *, measure_every: int) -> Iterator[dict[
         run = partial(perform, desk)
         pools = make_pools(desk.workshop.suite(config.pool.suite), config.pool)
         policy = Policy(manifest=run(adopt(config.policy.path, digest=config.policy.digest)), version=0)
-        curriculum = Curriculum(strategy=config.strategy(), pool=pools.train, folded=None)
-        state = RunState(policy=policy, start=policy, curriculum=curriculum)
+        state = RunState(
+            policy=policy,
+            start=policy,
+            curriculum=Curriculum(strategy=config.strategy(), pool=pools.train, folded=None),
+        )
         row: dict[str, Any] = {"arm": config.curriculum.strategy, "seed": config.seed, "code": code_version()}
-        row |= {"iteration": 0, "rollouts": 0, "wall_s": 0.0}
+        row |= {"iteration": 0, "rollouts": 0, "wall_s": 0.0, "cpu_s": 0.0}
         while True:
             measured = None
             if row["iteration"] % measure_every == 0:
                 done = benchmark_policy(desk, run, config, state.policy, pools.held_out, "benchmark")
                 measured = float(np.mean([np.mean(r) for r in done.rewards(desk).values()]))
             yield {**row, "held_out": measured}
-            started = time.monotonic()
+            started, cpu_started = time.monotonic(), cpu_s()
             iteration = iterate(desk, run, config, state, row["iteration"])
             state = iteration.after
             row["iteration"] += 1
             row["rollouts"] += spent_on(iteration)
             row["wall_s"] = round(time.monotonic() - started, 2)
+            row["cpu_s"] = round(cpu_s() - cpu_started, 2)
             row["zero_gradient_share"] = round(iteration.record.zero_gradient.zero_gradient_share, 4)
 
 
@@ -77,7 +83,7 @@ def play_until(given: argparse.Namespace, config: RunConfig, raw: Path) -> None:
     """One arm and seed, to the target or to the limit. Rows that are there already are not written again."""
     arm, seed = config.curriculum.strategy, config.seed
     known = {r["iteration"] for r in rows(raw) if (r["arm"], r["seed"]) == (arm, seed)}
-    for row in play(given.home, config, measure_every=given.measure_every):
+    for row in play(given.home / f"{arm}-{seed}", config, measure_every=given.measure_every):
         if row["iteration"] not in known:
             with raw.open("a") as stream:
                 stream.write(json.dumps(row) + "\n")
@@ -88,31 +94,54 @@ def play_until(given: argparse.Namespace, config: RunConfig, raw: Path) -> None:
 
 
 def table(found: list[dict[str, Any]], target: float) -> str:
-    """Rollouts and wall time to the target, arm by arm; `>` where a play ended before it."""
-    text = [f"| arm | seeds | reached {target:.0%} | rollouts | wall time (s) |", "|---|---|---|---|---|"]
-    for arm in ARMS:
-        plays: dict[int, list[dict[str, Any]]] = {}
-        for row in found:
-            if row["arm"] == arm:
-                plays.setdefault(row["seed"], []).append(row)
-        if not plays:
-            continue
-        ends = [_end(play, target) for play in plays.values()]
-        mark = "" if all(reached for reached, _, _ in ends) else ">"
-        rollouts, wall_s = np.mean([(r, w) for _, r, w in ends], axis=0)
-        reached = sum(reached for reached, _, _ in ends)
-        text.append(f"| {arm} | {len(ends)} | {reached} | {mark}{rollouts:.0f} | {mark}{wall_s:.0f} |")
+    """Means of rollouts, processor and wall time to the target, arm by arm; `>` where a play ended before it.
+
+    The share is of uniform's rollouts with the same seed: geometric mean, its least and its greatest.
+    """
+    text = [
+        "| arm | seeds | reached | rollouts | share of uniform's | processor s | wall s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    ends = {arm: plays for arm in ARMS if (plays := _plays(found, arm, target))}
+    for arm, plays in ends.items():
+        reached = sum(end.reached for end in plays.values())
+        mark = "" if reached == len(plays) else ">"
+        rollouts, cpu, wall = np.mean([(end.rollouts, end.cpu_s, end.wall_s) for end in plays.values()], axis=0)
+        both = plays.keys() & ends.get("uniform", {}).keys()
+        shares = [plays[seed].rollouts / ends["uniform"][seed].rollouts for seed in both]
+        share = f"{np.exp(np.mean(np.log(shares))):.2f} ({min(shares):.2f} to {max(shares):.2f})" if shares else ""
+        text.append(
+            f"| {arm} | {len(plays)} | {reached} | {mark}{rollouts:.0f} | {mark}{share} | {mark}{cpu:.0f} | "
+            f"{mark}{wall:.0f} |"
+        )
     return "\n".join(text)
 
 
-def _end(play: list[dict[str, Any]], target: float) -> tuple[bool, int, float]:
-    """Whether a play reached the target, and the rollouts and seconds until then, or until its end."""
-    ordered, wall_s = sorted(play, key=lambda row: int(row["iteration"])), 0.0
-    for row in ordered:
-        wall_s += row["wall_s"]
-        if row["held_out"] is not None and row["held_out"] >= target:
-            return True, row["rollouts"], wall_s
-    return False, ordered[-1]["rollouts"], wall_s
+@dataclass(frozen=True)
+class End:
+    """A play until it reached the target, or until it was given up."""
+
+    reached: bool
+    rollouts: int
+    cpu_s: float
+    wall_s: float
+
+
+def _plays(found: list[dict[str, Any]], arm: str, target: float) -> dict[int, End]:
+    """The end of each play of an arm, by seed."""
+    plays: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted(found, key=lambda row: int(row["iteration"])):
+        if row["arm"] == arm:
+            plays.setdefault(row["seed"], []).append(row)
+    return {seed: _end(play, target) for seed, play in plays.items()}
+
+
+def _end(play: list[dict[str, Any]], target: float) -> End:
+    """Rollouts are noted as a running sum, times for each iteration."""
+    there = [n for n, row in enumerate(play, 1) if row["held_out"] is not None and row["held_out"] >= target]
+    until = play[: there[0]] if there else play
+    times = (sum(row["cpu_s"] for row in until), sum(row["wall_s"] for row in until))
+    return End(bool(there), until[-1]["rollouts"], *times)
 
 
 def main() -> None:
