@@ -93,8 +93,7 @@ async def roll_out(request: RolloutRequest, room: RolloutRoom) -> Trajectory:
 
 
 async def _run(request: RolloutRequest, room: RolloutRoom) -> tuple[HarnessOutcome, bytes | None, Recording]:
-    task, suite = request.task, room.suite
-    limits = task.limits
+    task, suite, limits = request.task, room.suite, request.task.limits
     # One call more than turns: the final answer is a call and no turn. The time starts with the first call, so the
     # loop's own, which tells ours from the agent's, is always over first; this one stops calls that outlive it.
     budget = SessionBudget(max_calls=limits.max_turns + 1, max_tokens=limits.max_tokens, wall_time_s=limits.wall_time_s)
@@ -104,7 +103,7 @@ async def _run(request: RolloutRequest, room: RolloutRoom) -> tuple[HarnessOutco
     try:
         sandbox = await room.boxes.start(suite.box(task))
         await sandbox.import_state(suite.initial_state(task))
-        async with asyncio.timeout(task.limits.wall_time_s):
+        async with asyncio.timeout(limits.wall_time_s):
             outcome = await room.harness.run(task, suite=suite, sandbox=sandbox, endpoint=endpoint)
         state = await sandbox.export_state()
     except INFRA_ERRORS as error:

@@ -16,6 +16,7 @@ from environments.rollout import GroupRequest
 from environments.types import Group, Judged, TaskPool
 from infra import records
 from infra.manifest import Manifest
+from tasks.settings import Named, in_order
 from tasks.stage import Desk, Stage, Work
 from training.curriculum.base import Decision, Evidence, Selection, Strategy, evidence_of
 from training.curriculum.monitor import ZeroGradientReport, watch, window
@@ -47,11 +48,10 @@ class CurriculumConfig:
     group_size: int = 8
     min_useful_share: float = 0.4
     min_watched_rollouts: int = 32
-    settings: tuple[tuple[str, float], ...] = ()
+    settings: Named = ()
 
     def __post_init__(self) -> None:
-        # One form for what is set alike, whatever its order: the same settings are the same run.
-        object.__setattr__(self, "settings", tuple(sorted((name, float(value)) for name, value in self.settings)))
+        object.__setattr__(self, "settings", in_order(self.settings))
         self.build("std")  # what is unknown is refused now, not after the first benchmark
         if self.tasks_per_iteration < 1:
             raise ValueError(f"curriculum.tasks_per_iteration is {self.tasks_per_iteration}; want at least 1")

@@ -18,6 +18,7 @@ from infra.manifest import Manifest
 from tasks.judge import read_judged
 from tasks.policies import Policy
 from tasks.rollouts import read_groups
+from tasks.settings import Named, in_order
 from tasks.stage import Desk, Stage, Work
 from training.advantages import AdvantageConfig, Baseline, Scale
 from training.guards import TrainingHalted
@@ -71,7 +72,7 @@ class TrainSection:
     """
 
     loss: str = "cispo"
-    loss_settings: tuple[tuple[str, float], ...] = ()
+    loss_settings: Named = ()
     aggregation: str = "token_mean"
     fixed_length: int | None = None
     advantage_baseline: str = "group_mean"
@@ -94,7 +95,7 @@ class TrainSection:
     lora_alpha: float = 32.0
     ratio_base: str = "behaviour"
     mismatch: str = "none"
-    mismatch_settings: tuple[tuple[str, float], ...] = ()
+    mismatch_settings: Named = ()
     kl_to_start: bool = True
     rare_words: tuple[str, ...] = RARE_WORDS
     spike_factor: float = 100.0
@@ -105,9 +106,7 @@ class TrainSection:
 
     def __post_init__(self) -> None:
         for name in ("loss_settings", "mismatch_settings"):
-            # One form for what is set alike, whatever its order: the same settings are the same run.
-            pairs = tuple(sorted((key, float(value)) for key, value in getattr(self, name)))
-            object.__setattr__(self, name, pairs)
+            object.__setattr__(self, name, in_order(getattr(self, name)))
         for name, known in (
             ("loss", LOSS_NAMES),
             ("advantage_baseline", get_args(Baseline)),

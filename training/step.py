@@ -96,9 +96,9 @@ def _compared(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
         [values[s.loss_mask].tolist() for s, values in zip(chosen, scored, strict=True)],
     ).require(trainer.config.max_engine_gap)
     gaps = {"engine_gap_mean": parity.gap_mean, "engine_gap_max": parity.gap_max}
-    return (
-        gaps if trainer.config.start_folder is None else {**gaps, "kl_to_start": _kl_to_start(trainer, chosen, scored)}
-    )
+    if trainer.config.start_folder is None:
+        return gaps
+    return {**gaps, "kl_to_start": _kl_to_start(trainer, chosen, scored)}
 
 
 def _kl_to_start(trainer: Trainer, samples: Sequence[Sample], scored: Sequence[np.ndarray]) -> float:

@@ -47,9 +47,8 @@ class Spending:
         BudgetExhausted, and Crowded where tokens are left but running calls hold them.
         """
         side = line.role == "side"
-        calls = sum(x.calls for x in lines if (x.role == "side") == side)
         left = self.budget.max_tokens - self.tokens
-        if left < 1 or calls >= self.budget.max_calls or self.time_left_s(now) <= 0:
+        if left < 1 or _calls(lines, side=side) >= self.budget.max_calls or self.time_left_s(now) <= 0:
             raise self._exhausted(lines, now)
         free = left - sum(len(call.ids) if call.aborted else call.sampling.max_tokens for call in running)
         if free < 1:
@@ -58,9 +57,14 @@ class Spending:
 
     def _exhausted(self, lines: Sequence[Line], now: float) -> BudgetExhausted:
         self.hit = True
-        made = {side: sum(x.calls for x in lines if (x.role == "side") == side) for side in (False, True)}
         return BudgetExhausted(
             f"budget_exhausted: this rollout may make {self.budget.max_calls} calls, as many side calls, sample "
-            f"{self.budget.max_tokens} tokens and take {self.budget.wall_time_s:g} s; it has made {made[False]} calls "
-            f"and {made[True]} side calls, sampled {self.tokens} tokens and taken {self._used_s(now):.0f} s"
+            f"{self.budget.max_tokens} tokens and take {self.budget.wall_time_s:g} s; it has made "
+            f"{_calls(lines, side=False)} calls and {_calls(lines, side=True)} side calls, sampled "
+            f"{self.tokens} tokens and taken {self._used_s(now):.0f} s"
         )
+
+
+def _calls(lines: Sequence[Line], *, side: bool) -> int:
+    """Calls that were made beside the work, or of the work itself."""
+    return sum(line.calls for line in lines if (line.role == "side") == side)
