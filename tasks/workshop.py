@@ -73,13 +73,13 @@ class Workshop:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        try:
-            if self._recorder is not None:
-                self.run(self._recorder.aclose)
-            if self._engine is not None:
-                self.run(self._engine.aclose)
-        finally:
-            self._stack.close()
+        with self._stack:  # the loop goes last, and each is ended whatever goes wrong with the one before
+            try:
+                if self._recorder is not None:
+                    self.run(self._recorder.aclose)
+            finally:
+                if self._engine is not None:
+                    self.run(self._engine.aclose)
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run an async function on the workshop's loop and wait for it."""

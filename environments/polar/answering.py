@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,15 @@ async def read_body(request: Request, max_bytes: int) -> Mapping[str, Any]:
     return body
 
 
+@contextmanager
+def bounded_depth() -> Iterator[None]:
+    """While a body is read by meaning: raises BadBody for one that JSON could nest and this interpreter cannot."""
+    try:
+        yield
+    except RecursionError as error:
+        raise BadBody("the body is nested too deeply") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
     """Answers requests of one recorder."""
@@ -64,18 +74,16 @@ class Answering:
     max_body_bytes: int
 
     def _call(self, session: Session, request: ModelRequest) -> LiveCall:
-        try:
-            asked = session.read(request)
-            return session.earlier_answer(asked) or self.start(session, asked)
-        except RecursionError as error:
-            raise BadBody("the body is nested too deeply") from error
+        asked = session.read(request)
+        return session.earlier_answer(asked) or self.start(session, asked)
 
     async def __call__(self, wire: WireFormat, session: Session, request: Request, send: Send) -> None:
         """Answer one model request. What nobody foresaw is told in the wire's shape too, and then raised."""
         try:
             body = await read_body(request, self.max_body_bytes)
-            model_request = wire.parse(body, request.headers)
-            call = self._call(session, model_request)
+            with bounded_depth():
+                model_request = wire.parse(body, request.headers)
+                call = self._call(session, model_request)
         except PolarError as error:
             await error_response(wire, error)(request.scope, request.receive, send)
             return

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from environments.polar.answering import Answering, error_response, read_body
+from environments.polar.answering import Answering, bounded_depth, error_response, read_body
 from environments.polar.errors import NotFound, PolarError, UnknownKey
 from environments.polar.session import Session
 from environments.polar.wires.base import WireFormat
@@ -83,7 +83,8 @@ class _SideEndpoints:
         try:
             session = self.door.admit(request)
             body = await read_body(request, self.max_body_bytes)
-            return JSONResponse({"input_tokens": session.count(MESSAGES.parse(body, request.headers))})
+            with bounded_depth():
+                return JSONResponse({"input_tokens": session.count(MESSAGES.parse(body, request.headers))})
         except PolarError as error:
             return error_response(MESSAGES, error)
 
@@ -103,7 +104,7 @@ class _SideEndpoints:
         try:
             self.door.admit(request)
         except UnknownKey as error:
-            return error_response(CHAT, error)
+            return error_response(_dialect(request), error)
         name = self.model
         listing = {"object": "list", "data": [self._described(name)], "has_more": False}
         return JSONResponse({**listing, "first_id": name, "last_id": name})
@@ -113,7 +114,7 @@ class _SideEndpoints:
         try:
             self.door.admit(request)
         except UnknownKey as error:
-            return error_response(CHAT, error)
+            return error_response(_dialect(request), error)
         return JSONResponse(self._described(request.path_params["name"]))
 
     async def no_websocket(self, request: Request) -> Response:
@@ -126,8 +127,20 @@ class _SideEndpoints:
         return JSONResponse({"status": "ok"})
 
 
+def _dialect(request: Request) -> WireFormat:
+    """Whose errors the client reads, where the path is of both vendors."""
+    of_messages = request.url.path.endswith(("/messages", "/messages/count_tokens"))
+    return MESSAGES if of_messages or "anthropic-version" in request.headers else CHAT
+
+
 async def _not_found(request: Request, error: Exception) -> Response:
-    return error_response(CHAT, NotFound(f"{request.method} {request.url.path} is no endpoint of this proxy"))
+    said = NotFound(f"{request.method} {request.url.path} is no endpoint of this proxy")
+    return error_response(_dialect(request), said)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """What nobody foresaw is told in the client's own shape; Starlette raises it again for the server's log."""
+    return error_response(_dialect(request), PolarError(f"the recorder failed: {type(error).__name__}: {error}"))
 
 
 def _routes(side: _SideEndpoints) -> list[Route]:
@@ -146,5 +159,6 @@ def make_app(find: Find, answering: Answering, model: str) -> ASGIApp:
     """The proxy's app. `find` gives the open session of a URL's slug; `model` is the name that is listed."""
     door = Door(find)
     side = _SideEndpoints(door, answering.max_body_bytes, model)
-    others = Starlette(routes=_routes(side), exception_handlers={404: _not_found, 405: _not_found})
+    handlers = {404: _not_found, 405: _not_found, Exception: _failed}
+    others = Starlette(routes=_routes(side), exception_handlers=handlers)
     return _App(door, answering, others)

@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,7 +166,11 @@ class PolarRecorder:
             await self._engine.load_weights(folder, version)
 
     async def aclose(self) -> None:
-        """Close all sessions and the log. The engine is its owner's."""
-        for rollout_id in list(self._sessions):
-            await self.close(rollout_id)
-        self.log.close()
+        """Close all sessions, those whose log cannot be written too, and then the log. The engine is its owner's.
+
+        Raises the last of what went wrong (LogFailed, OSError); what went wrong before is its context.
+        """
+        async with AsyncExitStack() as closing:
+            closing.callback(self.log.close)
+            for rollout_id in reversed(self._sessions):
+                closing.push_async_callback(self.close, rollout_id)

@@ -8,6 +8,7 @@ import gc
 import json
 import resource
 
+import anthropic
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -255,7 +256,7 @@ async def test_tokens_without_a_sound_logprob_of_their_own_break_the_call(tmp_pa
 
 
 class FailsLater:
-    """A rendering that cannot go on from any answer."""
+    """A rendering that cannot go on from any answer, nor render as many tools as three."""
 
     def __init__(self, rendering):
         self._rendering = rendering
@@ -265,6 +266,9 @@ class FailsLater:
 
     def tail(self, *args):
         raise ZeroDivisionError("a bug in the bridge")
+
+    def prompt(self, messages, tools):
+        return self._rendering.prompt(messages, tools) if len(tools) < 3 else 1 // 0
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
@@ -287,6 +291,21 @@ async def test_a_bug_of_ours_is_told_in_the_sdks_own_shape_and_is_no_fault_of_th
     assert "a bug in the bridge" in answer.json()["error"]["message"]
     assert len(recording.calls) == 1
     assert "a bug in the bridge" in recording.broken[0]
+
+
+async def test_a_bug_of_ours_under_a_count_of_tokens_is_told_in_the_sdks_own_shape(tmp_path, tiny_folder, rendering):
+    engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
+    tool = {"name": "bash", "input_schema": {"type": "object"}}
+    async with recorder_for(engine, tmp_path, FailsLater(rendering)) as recorder, serving(recorder):
+        endpoint = recorder.open("r1", sampling=Sampling(), budget=PLENTY)
+        asked = anthropic.AsyncAnthropic(base_url=endpoint.base_url, api_key=endpoint.api_key)
+        message = {"role": "user", "content": "x"}
+        with pytest.raises(anthropic.InternalServerError) as told:
+            await asked.messages.count_tokens(model="m", messages=[message], tools=[tool] * 3)
+        assert (await asked.messages.count_tokens(model="m", messages=[message], tools=[tool])).input_tokens > 0
+    assert told.value.body["error"]["type"] == "api_error"
+    assert "ZeroDivisionError" in told.value.body["error"]["message"]
+    assert told.value.response.headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
@@ -454,13 +473,15 @@ async def test_a_tool_nested_to_the_interpreters_limit_is_refused_or_answered_an
     tmp_path, tiny_folder, rendering
 ):
     # Python 3.11 parses these 900 levels and cannot write them again; 3.12 counts C's recursion apart and can do both
-    tool = b'{"function": {"name": "f", "p": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}}"
-    raw = b'{"messages": [{"role": "user", "content": "x"}], "tools": [' + tool + b"]}"
+    deep = b'{"a":' * 900 + b"1" + b"}" * 900
+    raw = b'{"messages": [{"role": "user", "content": "x"}], "tools": [%s]}'
+    function, schema = b'{"function": {"name": "f", "p": %s}}' % deep, b'{"name": "f", "input_schema": %s}' % deep
     engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
     async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
-        answer = await talker.client.post("/v1/chat/completions", content=raw)
-        assert answer.status_code in (200, 400)
-        assert "too deeply" in answer.text or answer.status_code == 200
+        for path, tool in (("chat/completions", function), ("messages/count_tokens", schema)):
+            answer = await talker.client.post(f"/v1/{path}", content=raw % tool)
+            assert answer.status_code in (200, 400)
+            assert "too deeply" in answer.text or answer.status_code == 200
         await talker.ask("hello")
 
 

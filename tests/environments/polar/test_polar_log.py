@@ -16,6 +16,7 @@ from environments.polar.errors import LogDamaged, LogFailed
 from environments.polar.log import LogWriter, RolloutLog
 from environments.polar.log_format import decode_payload, encode_entry, read_log
 from environments.polar.logged import read_rollouts
+from environments.polar.recorder import PolarRecorder
 from environments.polar.recording import UNNUMBERED_GAP, build_recording
 from environments.polar.replay import open_logs, replay, to_parquet
 from environments.polar.summary import describe, summarise
@@ -206,6 +207,25 @@ async def test_a_call_that_cannot_be_logged_is_refused(tmp_path, tiny_folder, re
         assert (await talker.post(talker.messages)).status_code == 200
         recording = await recorder.close("r1")
     assert [(r.call_index, c.cause) for r, c in zip(engine.requests, recording.calls, strict=True)] == [(0, "root")]
+
+
+async def test_a_full_disk_at_the_end_leaves_no_session_open(tmp_path, tiny_folder, rendering):
+    engine = ScriptedEngine(tiny_folder, lambda r: "ok" + STOP)
+    recorder = PolarRecorder(engine, tmp_path, rendering=rendering)
+    for rollout_id in ("r1", "r2", "r3"):
+        async with talking(recorder, rollout_id) as talker:
+            await talker.ask("x")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (recorder.log.path.stat().st_size, limits[1]))
+    try:
+        with pytest.raises(LogFailed, match="free some space"):
+            await recorder.aclose()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(engine.closed_sessions) == ["r1.0", "r2.0", "r3.0"]
+    with pytest.raises(LogFailed, match="is closed"):
+        recorder.log.append({"kind": "note"})
+    assert list(open_logs(tmp_path).rollouts) == ["r1", "r2", "r3"]
 
 
 async def test_a_replay_is_what_close_gave_and_goes_to_parquet_and_back(tmp_path, tiny_folder, rendering):
