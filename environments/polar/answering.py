@@ -22,6 +22,13 @@ from environments.polar.wires.base import WireFormat
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
 def error_response(wire: WireFormat, error: PolarError) -> JSONResponse:
     """An error in the wire's shape. `x-should-retry` keeps SDKs from repeating what cannot succeed."""
     retry = error.status in (429, 503)
@@ -29,10 +36,6 @@ def error_response(wire: WireFormat, error: PolarError) -> JSONResponse:
     if retry:
         headers["retry-after"] = "1"
     return JSONResponse(wire.error(error), status_code=error.status, headers=headers)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
 
 
 async def read_body(request: Request, max_bytes: int) -> Mapping[str, Any]:
@@ -45,7 +48,7 @@ async def read_body(request: Request, max_bytes: int) -> Mapping[str, Any]:
         parts.append(part)
     try:
         text = b"".join(parts).decode()
-        body = json.loads(text, parse_constant=_refuse_constant)
+        body = _decode(text)
         if "\\ud" in text.lower():  # an escape may be half of a surrogate pair, which no tokenizer can read
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:

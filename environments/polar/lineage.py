@@ -29,7 +29,7 @@ class Hints:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """A finished call: where it hangs, what it added. `full_ids` is kept for the tips of lines only."""
+    """A finished call: where it hangs, what it added. `prompt_ids`, all before its answer, for tips of lines only."""
 
     call_id: str
     parent: Node | None
@@ -38,22 +38,19 @@ class Node:
     tail_ids: array[int]
     completion_ids: array[int]
     answer: Message
-    full_ids: list[int] | None = None
+    prompt_ids: list[int] | None = None
 
-    def context(self) -> list[int]:
-        """Prompt and completion, whole."""
-        if self.full_ids is not None:
-            return self.full_ids
-        parts: list[Node] = []
-        node: Node | None = self
-        while node is not None and node.full_ids is None:
-            parts.append(node)
+    def prompt(self) -> list[int]:
+        """The whole prompt that it answered."""
+        if self.prompt_ids is not None:
+            return self.prompt_ids
+        backwards: list[Sequence[int]] = []
+        node = self
+        while node.prompt_ids is None and node.parent is not None:
+            backwards += [node.tail_ids, node.parent.completion_ids]
             node = node.parent
-        ids = list(node.full_ids) if node is not None and node.full_ids is not None else []
-        for part in reversed(parts):
-            ids += part.tail_ids
-            ids += part.completion_ids
-        return ids
+        backwards.append(node.tail_ids if node.prompt_ids is None else node.prompt_ids)
+        return [token for part in reversed(backwards) for token in part]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -209,10 +206,10 @@ class Lineage:
         for prefix in (root, b""):
             self._seen.setdefault(prefix + said, Seen(node.line, node.call_id))
         if node.parent is not None:
-            node.parent.full_ids = None
+            node.parent.prompt_ids = None
         self._recent.append(node)
         if len(self._recent) > RECENT_NODES:
-            self._recent.popleft().full_ids = None
+            self._recent.popleft().prompt_ids = None
 
 
 def index_of(line: Line, ordinal: int) -> int:

@@ -25,6 +25,7 @@ MAGIC = b"LbP1"
 FRAME = struct.Struct("<4sII")
 _HEAD = struct.Struct("<I")
 SUFFIX = ".polarlog"
+_encode_head = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ def encode_entry(
 ) -> bytes:
     """One frame, ready to append."""
     described = [["i", len(x)] for x in ids] + [["d", len(x)] for x in logprobs]
-    text = json.dumps({**head, "arrays": described}, ensure_ascii=True, separators=(",", ":")).encode()
+    text = _encode_head({**head, "arrays": described}).encode()
     blobs = [_blob(x, "i") for x in ids] + [_blob(x, "d") for x in logprobs]
     payload = b"".join([_HEAD.pack(len(text)), text, *blobs])
     return FRAME.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload

@@ -24,6 +24,9 @@ NONCES = (
 )
 
 
+_encode_plain = json.JSONEncoder(ensure_ascii=False).encode
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """One tool call. `arguments` is the JSON object, or the raw text where the model wrote none."""
@@ -36,7 +39,7 @@ class ToolCall:
         """The arguments as a JSON string (raw text stays as it is)."""
         if isinstance(self.arguments, str):
             return self.arguments
-        return json.dumps(self.arguments, ensure_ascii=False)
+        return _encode_plain(self.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +83,18 @@ def _plain_text(message: Message) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    if isinstance(value, (list, tuple)):
-        return [_without_nulls(v) for v in value]
-    return value
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _arguments_bytes(arguments: Mapping[str, Any] | str) -> bytes:
     if isinstance(arguments, str):
         return arguments.strip().encode("utf-8", "surrogatepass")
-    return json.dumps(_without_nulls(arguments), sort_keys=True, separators=(",", ":")).encode()
+    return _encode_sorted(_without_nulls(arguments)).encode()
 
 
 def _hash(parts: Sequence[bytes]) -> bytes:

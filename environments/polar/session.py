@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 
 from environments.polar.calls import LiveCall, new_messages_plain
@@ -17,10 +17,10 @@ from environments.polar.rendering import Rendering, Tools
 from environments.polar.request import ModelRequest
 from environments.polar.spending import Spending
 from environments.types import ForkCause
-from infra.digests import canonical_json
 from infra.engines.base import Sampling
 
 RECENT = 4
+SAMPLING_FIELDS = tuple(f.name for f in fields(Sampling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,11 @@ class Asked:
     conversation: Conversation
     root: bytes
     prompt: bytes
-    body: bytes
+
+    @property
+    def body(self) -> Hashable:
+        """The prompt with what the harness asks of its answer."""
+        return self.prompt, self.request.max_tokens, self.request.stop, self.request.wire
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -65,7 +69,7 @@ class Session:
     closed: bool = False
     running: set[LiveCall] = field(default_factory=set)
     engine_sessions: set[str] = field(default_factory=set)
-    _by_body: dict[bytes, LiveCall] = field(default_factory=dict)
+    _by_body: dict[Hashable, LiveCall] = field(default_factory=dict)
     _by_prompt: dict[bytes, LiveCall] = field(default_factory=dict)
     _tags: set[str] = field(default_factory=set)
     _recent: list[Conversation] = field(default_factory=list)
@@ -88,15 +92,7 @@ class Session:
         self._recent = [conversation, *(c for c in self._recent if c is not earlier)][:RECENT]
         opening = conversation.lead_digests + self._digest_of_tools(request)
         root = blake2b(opening, digest_size=16).digest()
-        prompt = root + conversation.chain[-1]
-        limits = canonical_json([request.max_tokens, request.stop, request.wire])
-        return Asked(
-            request=request,
-            conversation=conversation,
-            root=root,
-            prompt=prompt,
-            body=prompt + blake2b(limits, digest_size=16).digest(),
-        )
+        return Asked(request=request, conversation=conversation, root=root, prompt=root + conversation.chain[-1])
 
     def _digest_of_tools(self, request: ModelRequest) -> bytes:
         if request.tools != self._tools[0]:
@@ -148,24 +144,24 @@ class Session:
         if place.parent is not None and self.model.rerender:
             place = replace(place, parent=None, new=asked.conversation.messages, cause="template")
         elif place.parent is not None:
-            held = place.parent.context()
-            tail = self._tail(asked, place.parent, held, place.new)
+            before, said = place.parent.prompt(), list(place.parent.completion_ids)
+            tail = self._tail(asked, before, said, place.new)
             if isinstance(tail, list):
-                return place, held + tail, tail
+                return place, [*before, *said, *tail], tail
             related = place.parent.call_id
             place = replace(place, parent=None, new=asked.conversation.messages, cause=tail, related=related)
         prompt_ids = rendering.prompt(asked.conversation.messages, tools)
         return place, prompt_ids, prompt_ids
 
-    def _tail(self, asked: Asked, parent: Node, held: list[int], new: Sequence[Message]) -> list[int] | ForkCause:
+    def _tail(self, asked: Asked, before: list[int], said: list[int], new: Sequence[Message]) -> list[int] | ForkCause:
+        """The ids after the prompt `before` and its answer `said`; the cause of a fork where none are provable."""
         rendering, tools = self.model.rendering, asked.request.tools
-        completion = list(parent.completion_ids)
-        tail = rendering.tail(held[: len(held) - len(completion)], completion, new, tools)
+        tail = rendering.tail(before, said, new, tools)
         if tail is not None:
             return tail
         messages = asked.conversation.messages
         history = messages[: len(messages) - len(new)]
-        return rendering.tail_by_difference(history, new, tools, completion)
+        return rendering.tail_by_difference(history, new, tools, said)
 
     def _sampling(self, asked: Asked, place: Place, prompt_length: int) -> Sampling:
         room = self.model.max_context - prompt_length
@@ -242,7 +238,7 @@ class Session:
             "related": place.related,
             "wire": call.wire,
             "index": call.call_index,
-            "sampling": asdict(call.sampling),
+            "sampling": {name: getattr(call.sampling, name) for name in SAMPLING_FIELDS},
             "tokenizer": self.model.rendering.digest,
             "at": call.started_at,
             "messages": new_messages_plain(place.new),
@@ -268,7 +264,7 @@ class Session:
             tail_ids=array("i", call.prompt_ids[call.prompt_length - call.tail_length :]),
             completion_ids=array("i", call.ids),
             answer=call.answer.message(),
-            full_ids=call.prompt_ids + call.ids,
+            prompt_ids=call.prompt_ids,
         )
         self.lineage.finish(node, asked.root, extend_digest(asked.conversation.chain[-1], node.answer))
 

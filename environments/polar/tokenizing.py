@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any
 
-# Template pieces ("assistant\n") are encoded again and again; longer texts are not worth keeping.
-CACHED_CHARACTERS = 48
-CACHED_TEXTS = 4096
+# Characters of the texts whose ids are remembered: some ten of the longest system prompts, or a group's observations.
+REMEMBERED_CHARACTERS = 2_000_000
+# One text may take this share of them: a single huge one would drive out all others.
+LARGEST_SHARE = 8
+
+
+class RememberedTexts:
+    """Ids by their exact text, as many texts as fit into a number of characters; the one unused longest goes first.
+
+    Rollouts of a group begin alike, and most of what their tools answer has been answered to another before.
+    """
+
+    def __init__(self, encode: Callable[[str], Sequence[int]], *, characters: int = REMEMBERED_CHARACTERS) -> None:
+        self._encode = encode
+        self._characters = characters
+        self._ids: OrderedDict[str, array[int]] = OrderedDict()  # in order of use
+        self._held = 0
+
+    def __call__(self, text: str) -> list[int]:
+        """The ids of `text`."""
+        ids = self._ids.get(text)
+        if ids is not None:
+            self._ids.move_to_end(text)
+            return list(ids)
+        found = list(self._encode(text))
+        if len(text) <= self._characters // LARGEST_SHARE:
+            self._keep(text, array("i", found))
+        return found
+
+    def _keep(self, text: str, ids: array[int]) -> None:
+        self._ids[text] = ids
+        self._held += len(text)
+        while self._held > self._characters:
+            oldest, _ = self._ids.popitem(last=False)
+            self._held -= len(oldest)
 
 
 class LeanTokenizer:
     """Encodes and decodes by the Rust backend directly; all else is the wrapped tokenizer's.
 
     It is not callable on purpose: renderers then leave out per-token attribution, which nothing here reads, and
-    give the same ids. Template pieces are remembered.
+    give the same ids. Texts that come again are remembered.
     """
 
     def __init__(self, tokenizer: Any, backend: Any) -> None:
@@ -25,7 +58,7 @@ class LeanTokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.unk_token_id: int | None = tokenizer.unk_token_id
-        self._short = lru_cache(maxsize=CACHED_TEXTS)(self._encode)
+        self._remembered = RememberedTexts(self._encode)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -37,15 +70,14 @@ class LeanTokenizer:
         found = self._backend.token_to_id(tokens) if isinstance(tokens, str) else None
         return self._wrapped.convert_tokens_to_ids(tokens) if found is None else found
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def _encode(self, text: str) -> Sequence[int]:
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)  # fast: without offsets
-        return tuple(encoding.ids)
+        ids: list[int] = encoding.ids
+        return ids
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with the template's own special tokens only where the wrapper is asked for them."""
-        if add_special_tokens:
-            return list(self._wrapped.encode(text))
-        return list(self._short(text) if len(text) <= CACHED_CHARACTERS else self._encode(text))
+        return list(self._wrapped.encode(text)) if add_special_tokens else self._remembered(text)
 
     def decode(self, ids: Sequence[int] | int, *, skip_special_tokens: bool = False, **more: Any) -> str:
         """The text of ids."""

@@ -7,8 +7,9 @@ All servers are processes of their own on loopback; the client speaks HTTP/1.1 o
 cost is small and equal for all. `bare` is the same engine behind the smallest ASGI app: what a direct call costs
 over the same transport. Latencies are of interleaved pairs (bare, proxy), throughputs of interleaved rounds, so that
 other work on the machine strikes both alike; `net` is without the measured median fsync, and CPU milliseconds a call
-are what a busy machine leaves comparable. LiteLLM has `bare` as its upstream and lives in an environment of its own:
-`pip install 'litellm[proxy]'`.
+are what a busy machine leaves comparable. No tool answers the same twice, except under `latency_1_seen`: there all do,
+and the recorder remembers the ids (in groups of real rollouts 9 of 10 texts have been seen before). LiteLLM has `bare`
+as its upstream and lives in an environment of its own: `pip install 'litellm[proxy]'`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,8 @@ TOOL = {
     },
 }
 SYSTEM = "You mend services. " * 120  # about the size of mini-SWE-agent's first prompt
-OBSERVATION = "2026-01-01 00:00:00 ERROR cannot bind port 8080: in use\n" * 8
+OBSERVATION = "2026-01-01 00:00:00 ERROR cannot bind port {port}: in use\n" * 8
+NUMBERS = count()
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,15 @@ class Connection:
 
 
 class Conversation:
-    """What a harness sends: a history that grows by an answer and an observation a turn."""
+    """What a harness sends: a history that grows by an answer and an observation a turn.
 
-    def __init__(self, number: int) -> None:
+    Its task and observations are no other's, unless they are `seen`: then observations are those of all others.
+    """
+
+    def __init__(self, *, seen: bool = False) -> None:
+        number = next(NUMBERS)
+        self.first_port = 0 if seen else 1000 + number * TURNS
+        self.step = 0 if seen else 1
         self.messages: list[dict[str, Any]] = [
             {"role": "system", "content": SYSTEM},
             {"role": "user", "content": f"Mend service {number}."},
@@ -121,15 +130,18 @@ class Conversation:
             "reasoning_content": "look at the log first",
             "tool_calls": [call],
         }
-        self.messages += [said, {"role": "tool", "tool_call_id": f"c{turn}", "content": OBSERVATION}]
+        observation = OBSERVATION.format(port=self.first_port + turn * self.step)
+        self.messages += [said, {"role": "tool", "tool_call_id": f"c{turn}", "content": observation}]
 
 
-async def pairs(bare: Target, proxies: Sequence[Target], *, stream: bool) -> list[tuple[float, float]]:
+async def pairs(
+    bare: Target, proxies: Sequence[Target], *, stream: bool = False, seen: bool = False
+) -> list[tuple[float, float]]:
     """Interleaved (bare, proxy) latencies over one conversation for each of `proxies`; first byte if `stream`."""
     found = []
     ours = Connection(bare)
-    for number, target in enumerate(proxies):
-        conversation, theirs = Conversation(number), Connection(target)
+    for target in proxies:
+        conversation, theirs = Conversation(seen=seen), Connection(target)
         for turn in range(TURNS):
             body = conversation.body(stream=stream)
             order = (ours, theirs) if turn % 2 else (theirs, ours)
@@ -143,14 +155,13 @@ async def pairs(bare: Target, proxies: Sequence[Target], *, stream: bool) -> lis
 
 async def throughput(targets: Sequence[Target], workers: int) -> float:
     """Requests a second over whole conversations, `workers` at a time."""
-    queue = list(enumerate(targets))
+    queue = list(targets)
     done = 0
 
     async def work() -> None:
         nonlocal done
         while queue:
-            number, target = queue.pop()
-            conversation, connection = Conversation(number), Connection(target)
+            conversation, connection = Conversation(), Connection(queue.pop())
             for turn in range(TURNS):
                 await connection.post(conversation.body(stream=False))
                 done += 1
@@ -169,7 +180,9 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
     return {f"p{q}": round(1000 * ordered[min(len(ordered) - 1, len(ordered) * q // 100)], 3) for q in (50, 95, 99)}
 
 
-def latency(folder: str, *, sessions: int, conversations: int, token_ms: float, stream: bool) -> dict[str, Any]:
+def latency(
+    folder: str, *, sessions: int, conversations: int, token_ms: float, stream: bool = False, seen: bool = False
+) -> dict[str, Any]:
     """Added latency at a number of concurrent sessions, gross and net of the median fsync."""
     bare = Server("bare", folder, token_ms)
     polar = Server("polar", folder, token_ms, sessions * conversations)
@@ -182,7 +195,7 @@ def latency(folder: str, *, sessions: int, conversations: int, token_ms: float, 
 
     async def session(number: int) -> list[tuple[float, float]]:
         await asyncio.sleep(number * APART_S)
-        return await pairs(direct, targets[number::sessions], stream=stream)
+        return await pairs(direct, targets[number::sessions], stream=stream, seen=seen)
 
     began = {"direct": bare.cpu_s(), "proxy": polar.cpu_s()}
     found = asyncio.run(run())
@@ -260,7 +273,7 @@ def compare_throughput(
         result |= {name: contender.report() for name, contender in contenders.items()}
         if litellm is not None:
             result["times_litellm"] = round(result["polar"]["median"] / result["litellm"]["median"], 2)
-            added = asyncio.run(pairs(direct, [through] * 4, stream=False))
+            added = asyncio.run(pairs(direct, [through] * 4))
             result["litellm"]["added_ms_1_session"] = quantiles([proxy - bare_s for bare_s, proxy in added])
         return result
 
@@ -281,9 +294,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = str(make_tiny_folder(Path(scratch) / "model", vocab=512, layers=1, hidden=32))
         few = args.quick
-        note("latency_1", latency(folder, sessions=1, conversations=4 if few else 25, token_ms=0.3, stream=False))
-        note("latency_64", latency(folder, sessions=64, conversations=1 if few else 2, token_ms=15, stream=False))
-        note("latency_256", latency(folder, sessions=256, conversations=1, token_ms=60, stream=False))
+        alone = 4 if few else 25
+        note("latency_1", latency(folder, sessions=1, conversations=alone, token_ms=0.3))
+        note("latency_1_seen", latency(folder, sessions=1, conversations=alone, token_ms=0.3, seen=True))
+        note("latency_64", latency(folder, sessions=64, conversations=1 if few else 2, token_ms=15))
+        note("latency_256", latency(folder, sessions=256, conversations=1, token_ms=60))
         note("first_byte_1", latency(folder, sessions=1, conversations=2 if few else 8, token_ms=3, stream=True))
         rounds = 1 if few else 3
         rates = compare_throughput(folder, args.litellm, workers=64, conversations=64, rounds=rounds)

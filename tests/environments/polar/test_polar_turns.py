@@ -7,8 +7,6 @@ import json
 import shutil
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from polar_fakes import STOP, ScriptedEngine, call_text, in_turn, recorder_for, talking
 
 from environments.polar.messages import Message, ToolCall
@@ -165,24 +163,6 @@ def test_a_renderer_file_decides_and_changes_the_digest(tmp_path, tiny_folder, r
     (folder / "renderer.json").write_text('{"name": "qwen9"}')
     with pytest.raises(RendererError, match="qwen9"):
         load_rendering(folder)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.sampled_from(("<|im_end|>", "<tool_call>", "assistant\n", "é ✓", "  ", "word")) | st.text(max_size=60))
-)
-def test_the_lean_tokenizer_gives_the_ids_and_texts_of_the_one_it_wraps(plain, rendering, pieces):
-    text = "".join(pieces)
-    ids = plain.encode(text, add_special_tokens=False)
-    assert rendering._tokenizer.encode(text, add_special_tokens=False) == ids
-    assert rendering.text(ids) == plain.decode(ids, skip_special_tokens=False)
-
-
-def test_the_lean_tokenizer_names_tokens_as_the_one_it_wraps(plain, rendering):
-    lean = rendering._tokenizer
-    assert lean.unk_token_id == plain.unk_token_id
-    for asked in ("<|im_end|>", "<think>", "no such token", ["<think>", "a"]):
-        assert lean.convert_tokens_to_ids(asked) == plain.convert_tokens_to_ids(asked)
 
 
 HISTORY = [
