@@ -100,7 +100,7 @@ class PolarRecorder:
             raise ValueError(f"rollout {rollout_id!r} is open already; close it first, or use another id")
         slug = rollout_id if re.fullmatch(r"[A-Za-z0-9._~-]+", rollout_id) else digest_of(rollout_id)[:24]
         log = RolloutLog(self.log, rollout_id)
-        about = {"tokenizer": self.rendering.digest, "version": self._engine.policy_version}
+        about = {"tokenizer": self.rendering.digest, "version": self.policy_version}
         log.append("open", {"at": self._clock(), **about})
         session = Session(
             rollout_id=rollout_id,
@@ -159,6 +159,11 @@ class PolarRecorder:
         session.log.close({"at": self._clock(), "budget_hit": hit, "refused": refused})
         await self.log.commit()
         return build_recording(read_rollouts(session.log.entries())[rollout_id])
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the weights that the next token will be drawn from."""
+        return self._engine.policy_version
 
     async def load_weights(self, folder: Path, version: int) -> None:
         """Let running calls end, hold new ones back, swap the engine's weights, and go on. No call is refused."""

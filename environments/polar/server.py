@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
+from environments.polar.admin import Admin
 from environments.polar.recorder import PolarRecorder
 
 # Young collections are rare enough that most of a request's objects are gone before one comes.
@@ -44,10 +46,10 @@ def _unix_socket(path: Path) -> socket.socket:
     return sock
 
 
-def _config(recorder: PolarRecorder) -> uvicorn.Config:
+def _config(app: ASGIApp) -> uvicorn.Config:
     # WebSockets are off, so that an upgrade attempt arrives as the plain GET that the app answers with 426.
     return uvicorn.Config(
-        recorder.app,
+        app,
         ws="none",
         lifespan="off",
         access_log=False,
@@ -82,17 +84,22 @@ def _short_pauses() -> Iterator[None]:
 
 @asynccontextmanager
 async def serving(
-    recorder: PolarRecorder, *, host: str = "127.0.0.1", port: int = 0, unix_socket: Path | None = None
+    recorder: PolarRecorder,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    unix_socket: Path | None = None,
+    admin_key: str | None = None,
 ) -> AsyncIterator[str]:
     """Serve while the body runs; yields the URL, which endpoints opened meanwhile carry.
 
-    With `unix_socket` the URL is only a form (http://localhost): whoever connects needs the socket's path too.
-    Raises OSError when the address is taken.
+    With `unix_socket` the URL is only a form (http://localhost): whoever connects needs the socket's path too. With
+    `admin_key` its holder may swap weights here (see `admin`). Raises OSError when the address is taken.
     """
     sock = _unix_socket(unix_socket) if unix_socket is not None else _tcp_socket(host, port)
     try:
         url = "http://localhost" if unix_socket is not None else f"http://{host}:{sock.getsockname()[1]}"
-        server = _Server(_config(recorder))
+        server = _Server(_config(recorder.app if admin_key is None else Admin(recorder, admin_key)))
         running = asyncio.create_task(server.serve(sockets=[sock]))
         before, recorder.public_url = recorder.public_url, url
         try:

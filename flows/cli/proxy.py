@@ -1,9 +1,11 @@
-"""`longbreath proxy serve | replay`: stand between a harness and a policy, and read what was recorded."""
+"""`longbreath proxy serve | swap | replay`: stand between a harness and a policy, and read what was recorded."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 app = App(name="proxy", help="The recording proxy: serve a policy to any harness; read what was recorded.")
 SHIPPED = Path("training/assets/tiny")
 STOP_CHECK_S = 0.1
+OPERATOR_FILE = "operator.json"  # below the log's folder, for its owner alone: where `swap` finds the proxy and its key
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
     host: str
     port: int
+    operator_file: Path
 
 
 @Parameter(name="*")
@@ -124,7 +128,8 @@ def serve(
 
     def work() -> int:
         with served.open(common.home) as (workshop, recorder), _stopped_by_signals() as stop:
-            recording = workshop.run(_serve, recorder, served, rollout_id, _Where(host, port), stop)
+            where = _Where(host, port, common.home / served.log / OPERATOR_FILE)
+            recording = workshop.run(_serve, recorder, served, rollout_id, where, stop)
         report(recording, common)
         return EXIT_FAILED if recording.broken else 0
 
@@ -148,14 +153,84 @@ async def _serve(recorder: PolarRecorder, served: Served, rollout_id: str, where
     from environments.polar.command import endpoint_variables
     from environments.polar.server import serving
 
-    async with serving(recorder, host=where.host, port=where.port):
+    key = secrets.token_urlsafe(24)
+    async with serving(recorder, host=where.host, port=where.port, admin_key=key) as url:
         endpoint = recorder.open(rollout_id, sampling=served.sampling, budget=served.budget)
-        for name, value in endpoint_variables(endpoint).items():
-            print(f"export {name}={value}", flush=True)
-        console().print("serving; Ctrl-C ends it")
-        while not stop.is_set():  # set by a handler in the main thread, which no event of this loop's can wait for
-            await asyncio.sleep(STOP_CHECK_S)
+        with _told_to_operators(where.operator_file, url, key):
+            for name, value in endpoint_variables(endpoint).items():
+                print(f"export {name}={value}", flush=True)
+            console().print("serving; Ctrl-C ends it, `longbreath proxy swap FOLDER` gives it other weights")
+            while not stop.is_set():  # set by a handler in the main thread, which no event of this loop's can wait for
+                await asyncio.sleep(STOP_CHECK_S)
         return await recorder.close(rollout_id)
+
+
+@contextmanager
+def _told_to_operators(path: Path, url: str, key: str) -> Iterator[None]:
+    """The file by which `swap` finds the proxy that was started last with this log, while it serves."""
+    mine = json.dumps({"url": url, "key": key})
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(mine)
+    try:
+        yield
+    finally:
+        if path.is_file() and path.read_text() == mine:
+            path.unlink()
+
+
+@app.command
+def swap(
+    folder: Path,
+    *,
+    version: int | None = None,
+    log: Path = Path("proxy"),
+    common: Common = Common(),  # noqa: B008 - frozen
+) -> int:
+    """Give the proxy that serves other weights: calls that run end with the old ones, later calls wait for the new.
+
+    Each call is recorded with the version that it was sampled from.
+
+    Parameters
+    ----------
+    folder: Path
+        The Hugging Face folder of the new weights, as the proxy's host (and a vLLM server's) has it; same tokenizer.
+    version: int
+        Their version, above the present one; the next unless given.
+    log: Path
+        The `--log` that `proxy serve` was started with.
+    """
+
+    def work() -> int:
+        path = common.home / log / OPERATOR_FILE
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"no proxy serves: no {path}; give the --home and --log of `longbreath proxy serve`"
+            )
+        served = _swapped(json.loads(path.read_text()), {"folder": str(folder.resolve()), "version": version})
+        console().print(f"serving version {served}")
+        common.emit({"version": served})
+        return 0
+
+    return guarded(work)
+
+
+def _swapped(operator: dict[str, str], body: dict[str, object]) -> int:
+    """The version that is served after the swap. Raises ValueError for what the proxy refuses, else EngineError."""
+    import httpx
+
+    from environments.polar.admin import WEIGHTS
+    from infra.engines.base import EngineError
+
+    url, headers = operator["url"] + WEIGHTS, {"authorization": f"Bearer {operator['key']}"}
+    try:  # running calls may take as long as they like
+        answer = httpx.post(url, json=body, headers=headers, timeout=httpx.Timeout(30.0, read=None))
+    except httpx.HTTPError as error:
+        raise EngineError(f"the proxy at {operator['url']} did not answer: {error!r}; is it still running?") from error
+    if answer.status_code != 200:
+        said = answer.json()["error"]["message"]
+        raise ValueError(said) if answer.status_code < 500 else EngineError(said)
+    return int(answer.json()["version"])
 
 
 @app.command

@@ -1,4 +1,4 @@
-"""`rollouts record`, `proxy serve` and `proxy replay`, with a random tiny policy and a client that any box has."""
+"""`rollouts record`, `proxy serve`, `swap` and `replay`, with a random tiny policy and a client that any box has."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 from fakes import make_tiny_folder
 
+from environments.polar.replay import replay
 from flows.cli import proxy, rollouts
 
 CLIENT = """
@@ -88,18 +90,56 @@ def test_bad_input_is_said_with_the_mend(tmp_path, capfd):
     assert "give the folder that the recorder wrote to" in said
 
 
-def test_serving_ends_with_a_report_when_it_is_interrupted(policy, tmp_path):
-    words = ["serve", "--home", str(tmp_path), "--json", "--policy", str(policy), "--max-tokens", "4"]
-    with subprocess.Popen([sys.executable, "-c", SERVE, *words], stdout=subprocess.PIPE, text=True) as process:
+@contextmanager
+def serving(*words: str):
+    """`proxy serve` as a process, and what it tells a harness."""
+    with subprocess.Popen([sys.executable, "-c", SERVE, "serve", *words], stdout=subprocess.PIPE, text=True) as process:
         try:
             lines = [process.stdout.readline() for _ in range(6)]
-            variables = dict(line.strip().removeprefix("export ").split("=", 1) for line in lines)
-            subprocess.run([sys.executable, "-c", CLIENT], env={**os.environ, **variables}, check=True, timeout=200)
-            with urllib.request.urlopen(variables["ANTHROPIC_BASE_URL"]) as alive:
-                assert alive.status == 200
-            process.send_signal(signal.SIGINT)
-            rest, _ = process.communicate(timeout=200)
+            yield process, dict(line.strip().removeprefix("export ").split("=", 1) for line in lines)
         finally:
             process.kill()
+
+
+def ask(variables) -> None:
+    subprocess.run([sys.executable, "-c", CLIENT], env={**os.environ, **variables}, check=True, timeout=200)
+
+
+def test_serving_ends_with_a_report_when_it_is_interrupted(policy, tmp_path):
+    words = ("--home", str(tmp_path), "--json", "--policy", str(policy), "--max-tokens", "4")
+    with serving(*words) as (process, variables):
+        ask(variables)
+        with urllib.request.urlopen(variables["ANTHROPIC_BASE_URL"]) as alive:
+            assert alive.status == 200
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     assert last_object(rest)["calls"] == 1
+
+
+def test_a_proxy_that_serves_gets_other_weights_by_a_command(policy, tmp_path, capfd):
+    home = ("--home", str(tmp_path))
+    trained = make_tiny_folder(tmp_path / "trained", layers=1, hidden=32, seed=1)
+    assert call(proxy.app, "swap", str(trained), *home) == 2
+    assert "no proxy serves" in capfd.readouterr().err
+    with serving(*home, "--policy", str(policy), "--max-tokens", "4") as (process, variables):
+        told = tmp_path / "proxy" / "operator.json"
+        assert told.stat().st_mode & 0o077 == 0
+        ask(variables)
+        assert call(proxy.app, "swap", str(trained), *home, "--json") == 0
+        assert last_object(capfd.readouterr().out) == {"version": 1}
+        ask(variables)
+        assert call(proxy.app, "swap", str(trained), "--version", "1", *home) == 2
+        assert call(proxy.app, "swap", str(tmp_path), *home) == 2
+        said = capfd.readouterr().err
+        assert "not above the present one" in said
+        assert "want the absolute path of a model folder" in said
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=200)
+    assert process.returncode == 0
+    assert not told.exists()
+    recording = replay(tmp_path / "proxy" / "calls", "proxy")
+    assert [c.policy_version for c in recording.calls] == [0, 1]
+    told.write_text('{"url": "http://127.0.0.1:9", "key": "x"}')
+    assert call(proxy.app, "swap", str(trained), *home) == 1
+    assert "is it still running?" in capfd.readouterr().err
