@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from environments.harnesses.base import Endpoint
+from environments.polar.rendering import ParseOutcome
 from environments.types import CallRecord, Chain, Turn
 from infra.engines.base import Sampling
 
@@ -25,7 +27,7 @@ class SessionBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """All that was recorded of one rollout.
+    """All that was recorded of one rollout. `outcomes`: what each complete call's answer was read as, by call id.
 
     `broken` names calls that were lost, and what of ours kept the last one out: such a rollout does not train.
     """
@@ -33,11 +35,12 @@ class Recording:
     calls: tuple[CallRecord, ...]
     chains: tuple[Chain, ...]
     turns: tuple[Turn, ...]
+    outcomes: Mapping[str, ParseOutcome]
     broken: tuple[str, ...]
     budget_hit: bool
 
 
-NOTHING_RECORDED = Recording(calls=(), chains=(), turns=(), broken=(), budget_hit=False)
+NOTHING_RECORDED = Recording(calls=(), chains=(), turns=(), outcomes={}, broken=(), budget_hit=False)
 
 
 class Recorder(Protocol):

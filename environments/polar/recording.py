@@ -83,6 +83,7 @@ def build_recording(rollout: LoggedRollout) -> Recording:
         calls=calls,
         chains=build_chains(calls, related),
         turns=build_turns(_said(rollout, calls)),
+        outcomes={c.call_id: c.end["parse"] for c in rollout.calls.values() if c.end and c.state == "complete"},
         broken=_lost(rollout),
         budget_hit=bool(rollout.closed and rollout.closed["budget_hit"]),
     )

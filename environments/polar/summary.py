@@ -13,12 +13,14 @@ from environments.polar.base import Recording
 class Summary:
     """Counts over recordings. Tokens are sampled tokens; `in_forks` are those of chains that are no root's.
 
+    `answers` says what complete calls were read as: calls of tools, text, or neither that can be acted on.
     `untrained` are on record but in no chain (cancelled or broken calls); `trained_twice` stand in two places and
     must be 0, as must `broken`, the lost calls and gaps of the log.
     """
 
     calls: int
     call_states: Mapping[str, int]
+    answers: Mapping[str, int]
     sampled: int
     delivered: int
     trainable: int
@@ -48,6 +50,7 @@ def summarise(recordings: Iterable[Recording]) -> Summary:
     return Summary(
         calls=len(calls),
         call_states=dict(Counter(c.state for c in calls)),
+        answers=dict(Counter(outcome for r in whole for outcome in r.outcomes.values())),
         sampled=sampled,
         delivered=sum(c.delivered_count for c in calls),
         trainable=trainable,
@@ -71,6 +74,7 @@ def describe(summary: Summary) -> str:
     return "\n".join(
         (
             f"calls      {summary.calls} ({_counts(summary.call_states)})",
+            f"answers    {_counts(summary.answers)}",
             f"tokens     sampled {summary.sampled}, delivered {summary.delivered}, trainable {summary.trainable}, "
             f"untrained {summary.untrained}, trained twice {summary.trained_twice}, rendered {summary.rendered}",
             f"chains     {summary.chains} ({_counts(summary.chain_causes)})",

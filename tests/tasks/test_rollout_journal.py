@@ -70,7 +70,7 @@ class SilentRecorder:
         return Endpoint(base_url="", api_key=rollout_id, model="none")
 
     async def close(self, rollout_id):
-        return Recording(calls=(), chains=(), turns=(), broken=(), budget_hit=False)
+        return Recording(calls=(), chains=(), turns=(), outcomes={}, broken=(), budget_hit=False)
 
 
 def test_rollouts_that_were_finished_before_a_kill_are_not_done_twice(tmp_path):

@@ -10,7 +10,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from polar_fakes import STOP, ScriptedEngine, call_text, recorder_for, talking
+from polar_fakes import STOP, ScriptedEngine, call_text, in_turn, recorder_for, talking
 
 from environments.polar.errors import LogDamaged, LogFailed
 from environments.polar.log import LogWriter, RolloutLog
@@ -254,6 +254,18 @@ async def test_a_rollout_that_is_opened_again_counts_from_its_last_opening(tmp_p
     recording = replay(tmp_path, "r1")
     assert len(recording.calls) == 1
     assert "two" in rendering.text(recording.calls[0].prompt_tail_ids)
+
+
+async def test_what_answers_were_read_as_is_counted_and_survives_in_the_log(tmp_path, tiny_folder, rendering):
+    unreadable = call_text("ls").replace('"arguments"', '"arguments": 1, "arguments"')
+    engine = ScriptedEngine(tiny_folder, in_turn(call_text("ls", "hm"), unreadable, "<think>\nand so on", "ok" + STOP))
+    async with recorder_for(engine, tmp_path, rendering) as recorder, talking(recorder) as talker:
+        for question in ("one", "two", "three", "four"):
+            await talker.ask(question)
+        recording = await recorder.close("r1")
+    assert list(recording.outcomes.values()) == ["tools", "malformed_tools", "open_reasoning", "text"]
+    assert replay(tmp_path, "r1").outcomes == recording.outcomes
+    assert "answers    malformed_tools 1, open_reasoning 1, text 1, tools 1" in describe(summarise([recording]))
 
 
 async def test_the_summary_adds_up(tmp_path, tiny_folder, rendering):
