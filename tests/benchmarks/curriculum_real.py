@@ -80,16 +80,18 @@ def play(home: Path, config: RunConfig, *, measure_every: int) -> Iterator[dict[
 
 
 def play_until(given: argparse.Namespace, config: RunConfig, raw: Path) -> None:
-    """One arm and seed, to the target or to the limit. Rows that are there already are not written again."""
+    """One arm and seed, to the target and the budget, or to the limit. Rows that are there are not written again."""
     arm, seed = config.curriculum.strategy, config.seed
     known = {r["iteration"] for r in rows(raw) if (r["arm"], r["seed"]) == (arm, seed)}
+    reached = False
     for row in play(given.home / f"{arm}-{seed}", config, measure_every=given.measure_every):
         if row["iteration"] not in known:
             with raw.open("a") as stream:
                 stream.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
-        reached = row["held_out"] is not None and row["held_out"] >= given.target
-        if reached or row["rollouts"] >= given.most_rollouts or row["iteration"] >= given.iterations:
+        reached |= row["held_out"] is not None and row["held_out"] >= given.target
+        measured = row["held_out"] is not None and row["rollouts"] >= given.budget
+        if (reached and measured) or row["rollouts"] >= given.most_rollouts or row["iteration"] >= given.iterations:
             return
 
 
@@ -158,6 +160,7 @@ def main() -> None:
     playing.add_argument("--set", dest="flags", nargs="*", default=[], metavar="SECTION.FIELD=VALUE")
     for one in (playing, telling):
         one.add_argument("--target", type=float, default=0.5)
+        one.add_argument("--budget", type=int, default=512, help="rollouts over which success is averaged")
         one.add_argument("--raw", type=Path, default=RAW)
     given = parser.parse_args()
     if given.command == "table":
