@@ -16,8 +16,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from training.curriculum.ledger import Aging, Floats, Ints, State, Visit
-from training.curriculum.prior import MOST_LOGIT, FeaturePrior, Known, Visited, kin_logits
+from training.curriculum.ledger import Aging, Columns, Floats, Ints, State, Visit
+from training.curriculum.prior import MOST_LOGIT, FeaturePrior, Known, Learned, Visited, kin_logits, kin_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +89,7 @@ class DriftingBeta:
         lesson = (c.mixed & (version > c.last_version))[rows]
         gain = np.clip(c.gain[rows] + learned.lesson[0] * lesson, -MOST_LOGIT, MOST_LOGIT)
         logit = kin_logits(learned.weight_F, kinship)[kin] + gain
-        move = kin_logits(learned.shift_F, kinship)[kin] - c.shift[rows] + gain - c.gain[rows]
+        move = kin_sums(learned.shift_F, kinship)[kin] - c.shift[rows] + gain - c.gain[rows]
         move = np.clip(move, -self.max_move, self.max_move)
         then = strength * special.expit(logit - move) + passes
         moved = np.exp(move) * then
@@ -127,16 +127,31 @@ class DriftingBeta:
         stood = self.of(before, visit.version, rows)
         versions = 0 if before.version < 0 else max(visit.version - before.version, 0)
         learned = self.prior.follow(before.learned, kinship, _visited(after, visit, rows, stood), versions)
-        shift, gain = after.columns.shift.copy(), after.columns.gain.copy()
-        shift[rows] = kin_logits(learned.shift_F, kinship)[kinship.kin_N[rows]]
-        gain[rows] = stood.gain
-        columns = dataclasses.replace(after.columns, shift=shift, gain=gain)
+        columns = self._moved(after, before, learned, rows, stood, visit.version)
         followed = dataclasses.replace(after, columns=columns, learned=learned)
         seen = np.flatnonzero(followed.columns.visits)
         standing = self.of(followed, after.version, seen)
         known = Known(kin=kinship.kin_N[seen], gain=standing.gain, own=standing.own, rate=standing.rate)
         weight_F = self.prior.weigh(learned, kinship, known)
         return dataclasses.replace(followed, learned=dataclasses.replace(learned, weight_F=weight_F))
+
+    def _moved(
+        self, after: State, before: State, learned: Learned, rows: Ints, stood: Standing, version: int
+    ) -> Columns:
+        """The columns once a visit's own tasks, too, have moved as the visit shows that all did.
+
+        Their evidence before it is of the old place. Left there, tasks that are visited again and again would lag for
+        good, and what they gain on it be taken, each time, for a move of all others.
+        """
+        stands = self.of(dataclasses.replace(before, learned=learned), version, rows)
+        c = after.columns.copies()
+        c["passes"][rows] += stands.own * stands.rate - stood.own * stood.rate
+        c["fails"][rows] += stands.own * (1 - stands.rate) - stood.own * (1 - stood.rate)
+        for name in ("passes", "fails"):
+            c[name][rows] = np.maximum(c[name][rows], 0.0)  # what is rounded may fall under it
+        c["shift"][rows] = kin_sums(learned.shift_F, after.tasks.kinship)[after.tasks.kinship.kin_N[rows]]
+        c["gain"][rows] = stands.gain
+        return Columns(**c)
 
 
 def _visited(after: State, visit: Visit, rows: Ints, stood: Standing) -> Visited:

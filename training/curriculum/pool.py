@@ -11,7 +11,7 @@ from environments.types import TaskPool
 from training.curriculum.base import need
 from training.curriculum.features import features_of
 from training.curriculum.ledger import Columns, State, TaskIndex
-from training.curriculum.prior import Learned, kin_logits
+from training.curriculum.prior import Learned, kin_sums
 
 
 def _index(pool: TaskPool) -> TaskIndex:
@@ -78,6 +78,6 @@ def with_pool(state: State, pool: TaskPool) -> tuple[State, PoolChange]:
         values[new_rows] = getattr(state.columns, name)[old_rows]
     learned = state.learned.carried(old.kinship, tasks.kinship)
     # A feature that is gone takes its movement along; no task has moved by that.
-    was = kin_logits(state.learned.shift_F, old.kinship)[old.kinship.kin_N[old_rows]]
-    columns["shift"][new_rows] += kin_logits(learned.shift_F, tasks.kinship)[tasks.kinship.kin_N[new_rows]] - was
+    was = kin_sums(state.learned.shift_F, old.kinship)[old.kinship.kin_N[old_rows]]
+    columns["shift"][new_rows] += kin_sums(learned.shift_F, tasks.kinship)[tasks.kinship.kin_N[new_rows]] - was
     return dataclasses.replace(state, tasks=tasks, columns=Columns(**columns), learned=learned), change

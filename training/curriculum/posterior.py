@@ -163,12 +163,17 @@ class Posterior:
         return np.where(state.columns.retired == 1, 4, code)
 
     def _looks(self, state: State, policy_version: int, budget: int, rng: np.random.Generator) -> list[Pick]:
-        """Small groups: first retired tasks that are due, then, feature by feature, what was not seen for longest."""
+        """Small groups: first retired tasks that are due, then, feature by feature, what was not seen for longest.
+
+        While some tasks were never seen, re-checks get one look in four: nothing is known of those, and what a few
+        retired ones show moves all their kin.
+        """
         n = int(self.probe_share * budget / self.small + rng.random())
+        again = int(n / 4 + rng.random()) if (state.columns.visits == 0).any() else n
         age = policy_version - state.columns.last_version
         retired = state.columns.retired == 1
         due = np.flatnonzero(retired & (age >= self.recheck_every))
-        due = due[np.argsort(-age[due], kind="stable")][:n]
+        due = due[np.argsort(-age[due], kind="stable")][:again]
         picks = [
             self._look(int(r), "retired", f"retired, not looked at for {age[r]} versions (every {self.recheck_every})")
             for r in due

@@ -5,7 +5,8 @@ fold, and nothing of it set by hand but where it starts:
 
 - the weights `w`: Beta-binomial regression of what is now believed of every task visited, each shrunk to 0 as little
   is known of its feature;
-- the strength `s`, how alike tasks of like features are: by the marginal likelihood of first visits, over a grid;
+- the strength `s`, how alike tasks of like features are: by the likelihood of each visit after those before, over a
+  grid;
 - the shift, one number a feature: how far the policy has moved on tasks that bear it. What revisits show beyond what
   was believed is shared out between the features and a lesson (a group that carried gradient, on that very task),
   so that what a task gained from its own lessons is not expected of tasks that had none. How far a version moves at
@@ -104,9 +105,8 @@ class FeaturePrior:
     counts as `move_versions` versions seen. The strength starts at `first_strength`, give or take a factor of e, and
     the discount at `first_discount`, give or take 0.1. The default strength makes the first prior Jeffreys', Beta(1/2,
     1/2): half of the groups of 4 without gradient, between what field data reports (69%, arXiv:2605.07689) and pools
-    made to measure. What was learnt of lessons, strength and discount is forgotten by `memory` per version.
-    `max_surprise` logits is the most one task can say. With `learns` false nothing is learnt: every task stands alone,
-    on the prior and the discount that all begin with.
+    made to measure. What was learnt of lessons, strength and discount is forgotten by `memory` per version. With
+    `learns` false nothing is learnt: every task stands alone, on the prior and the discount that all begin with.
     """
 
     learns: bool = True
@@ -118,7 +118,6 @@ class FeaturePrior:
     memory: float = 0.98
     first_strength: float = 1.0
     first_discount: float = 0.95
-    max_surprise: float = 4.0
 
     def __post_init__(self) -> None:
         need(0 < self.memory <= 1, f"prior.memory is {self.memory}; want a number in (0, 1]")
@@ -155,21 +154,24 @@ class FeaturePrior:
             shift_F=shift_F,
             lesson=lesson,
             moved=fade * learned.moved + moved,
-            strength_S=fade * learned.strength_S + _likelihood_of_strengths(visited),
+            strength_S=fade * learned.strength_S + _likelihood_of_strengths(visited, self.discount(learned)),
             discount_D=fade * learned.discount_D + _likelihood_of_discounts(visited, self.strength(learned)),
         )
 
     def _shift(
         self, learned: Learned, kinship: Kinship, visited: Visited, fade: float, versions: int
     ) -> tuple[Floats, Floats, Floats]:
-        """Gauss-Newton: passes k of n have mean n p and Beta-binomial variance; d(n p)/d(logit) = n p (1 - p)."""
+        """Gauss-Newton: passes k of n have mean n p and Beta-binomial variance; d(n p)/d(logit) = n p (1 - p).
+
+        No surprise is cut off: near a rate of 1 that would cut off failures alone, and move all tasks further up.
+        """
         n, total = visited.size, visited.alpha + visited.beta
         p = visited.alpha / total
-        slope = p * (1 - p)
         again = (visited.gap > 0) & ~visited.first
-        precision = np.where(again, n * slope / (1 + (n - 1) / (total + 1)), 0.0)
-        surprise = np.clip((visited.passes / n - p) / slope, -self.max_surprise, self.max_surprise)
-        square_FF, pull_F = _sums(kinship, visited.kin, precision, precision * surprise)
+        spread = 1 + (n - 1) / (total + 1)
+        precision = np.where(again, n * p * (1 - p) / spread, 0.0)
+        surprise = np.where(again, (visited.passes - n * p) / spread, 0.0)
+        square_FF, pull_F = _sums(kinship, visited.kin, precision, surprise)
         cross_F = _sum(kinship, visited.kin, precision * visited.lesson)
         sd_F = self.move_sd_F(learned) * np.sqrt(max(versions, 1e-6))
         covariance_FF = np.linalg.inv(square_FF + np.diag(sd_F**-2))
@@ -177,7 +179,7 @@ class FeaturePrior:
         # The lesson's share first, the features' movement integrated out; then theirs, given the lesson's.
         lesson, certainty = learned.lesson
         added = precision @ visited.lesson - cross_F @ known
-        pull = (precision * visited.lesson) @ surprise - known @ pull_F
+        pull = surprise @ visited.lesson - known @ pull_F
         certainty = fade * certainty + added
         change = pull / (certainty + self.sd_lesson**-2)
         move_F = covariance_FF @ (pull_F - cross_F * change)
@@ -208,9 +210,14 @@ class FeaturePrior:
         return np.asarray(weight_F, dtype=np.float64)
 
 
-def kin_logits(value_F: Floats, kinship: Kinship) -> Floats:
+def kin_sums(value_F: Floats, kinship: Kinship) -> Floats:
     """What the features of each kin add up to. [K]"""
-    return np.asarray(np.clip(kinship.bears_KF @ value_F, -MOST_LOGIT, MOST_LOGIT), dtype=np.float64)
+    return np.asarray(kinship.bears_KF @ value_F, dtype=np.float64)
+
+
+def kin_logits(weight_F: Floats, kinship: Kinship) -> Floats:
+    """The prior's mean for each kin, in logits within MOST_LOGIT. [K]"""
+    return np.clip(kin_sums(weight_F, kinship), -MOST_LOGIT, MOST_LOGIT)
 
 
 def _by_kin(kinship: Kinship, kin: Ints, values: Floats) -> Floats:
@@ -229,10 +236,12 @@ def _sums(kinship: Kinship, kin: Ints, precision: Floats, pull: Floats) -> tuple
     return (weighted @ kinship.bears_KF).toarray(), _sum(kinship, kin, pull)
 
 
-def _likelihood_of_strengths(visited: Visited) -> Floats:
-    at = visited.first
-    mean = visited.prior_mean[at][:, None]
-    return _log_likelihood(visited, at, mean * STRENGTHS, (1 - mean) * STRENGTHS)
+def _likelihood_of_strengths(visited: Visited, discount: float) -> Floats:
+    """Revisits count too: tasks that were all brought to the same end are more alike than they were at first sight."""
+    at = visited.first | (visited.gap > 0)
+    own = np.where(visited.first, 0.0, visited.own * discount**visited.gap)[at][:, None]
+    rate, mean = visited.own_rate[at][:, None], visited.prior_mean[at][:, None]
+    return _log_likelihood(visited, at, own * rate + STRENGTHS * mean, own * (1 - rate) + STRENGTHS * (1 - mean))
 
 
 def _likelihood_of_discounts(visited: Visited, strength: float) -> Floats:

@@ -71,6 +71,7 @@ def test_time_alone_changes_no_mark() -> None:
 def test_retired_tasks_are_looked_at_again_on_schedule_before_others_are_probed() -> None:
     strategy = Posterior(probe_share=0.5, hard_share=0.0, recheck_every=20)
     state = visited(strategy, [8, 8, 8], tasks=6)
+    state = strategy.fold(state, [e for i in range(1, 6) for e in group(task(i), 4, 8, version=2)])
 
     def rechecked(version: int) -> bool:
         chosen = strategy.select(state, 2, policy_version=version, seed=3)
@@ -78,6 +79,17 @@ def test_retired_tasks_are_looked_at_again_on_schedule_before_others_are_probed(
 
     assert not rechecked(21)
     assert rechecked(22)
+
+
+def test_while_tasks_were_never_seen_one_look_in_four_is_a_recheck() -> None:
+    strategy = Posterior(probe_share=0.5, hard_share=0.0)
+    state = strategy.start(pool(80, num_kin=8))
+    for version in range(3):
+        state = strategy.fold(state, [e for i in range(40) for e in group(task(i, kin=i % 8), 8, 8, version=version)])
+    chosen = [strategy.select(state, 8, policy_version=30, seed=s) for s in range(50)]
+    looks = [d.state for selection in chosen for d in selection.decisions if d.kind == "probe"]
+    assert len(looks) == pytest.approx(400, rel=0.1)
+    assert looks.count("retired") / len(looks) == pytest.approx(0.25, abs=0.05)
 
 
 def test_retired_tasks_are_seldom_trained_on_while_others_teach_more() -> None:

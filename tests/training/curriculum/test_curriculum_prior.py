@@ -17,7 +17,7 @@ from training.curriculum.pool import with_pool
 from training.curriculum.posterior import Posterior
 from training.curriculum.prior import STRENGTHS, FeaturePrior
 from training.curriculum.saving import from_json, to_json
-from training.curriculum.signal import mixed_predictive
+from training.curriculum.signal import AdvantageMode, mixed_predictive
 
 
 def tagged(number: int, *tags: str, horizon: int = 4) -> TaskSpec:
@@ -141,6 +141,63 @@ def test_beliefs_follow_a_policy_that_learns_or_forgets(per_version: float) -> N
 def test_beliefs_stay_where_nothing_moves() -> None:
     _, last, believed = moving_pool(0.0)
     assert believed == pytest.approx(last, abs=0.08)
+
+
+@pytest.mark.parametrize(("passes", "sign"), [(8, 1), (0, -1)])
+def test_a_task_that_is_visited_moves_as_all_do_so_its_lag_is_not_taken_for_a_move_again_and_again(
+    passes: int, sign: int
+) -> None:
+    """All pass half their rollouts; from then on the ten that are visited pass all, or none: one move, seen 100 times.
+
+    Left where they were, the ten would lag, and the other ten be moved by 20 logits for it.
+    """
+    strategy, tasks = Posterior(), pool(20)
+    state = told(strategy, tasks, dict.fromkeys(range(20), 4))
+    moved = []
+    for version in range(1, 101):
+        state = strategy.fold(state, [e for i in range(10) for e in group(task(i), passes, 8, version=version)])
+        moved.append(sign * float(state.learned.shift_F.sum()))
+    assert moved[0] == pytest.approx(0.45, abs=0.05)
+    assert moved[-1] < 3.0
+    assert moved[-1] - moved[49] < 0.3
+
+
+def settled_pool(at: float, strategy: Posterior, *, versions: int = 300) -> tuple[float, float]:
+    """120 tasks end at logits `at` +- 1 and hover there; 12 groups a version. Mean rate, believed and true.
+
+    Both over the second half of the versions and the whole pool, visited or not.
+    """
+    rng, tasks = np.random.default_rng(0), pool(120, num_kin=4)
+    state, logit, means = strategy.start(tasks), rng.normal(0, 1.5, 120), []
+    for version in range(versions):
+        rates = 1 / (1 + np.exp(-logit))
+        if version >= versions // 2:
+            means.append((strategy.beliefs(state, version).mean_N.mean(), rates.mean()))
+        chosen = strategy.select(state, 12, policy_version=version, seed=0)
+        state = strategy.fold(state, roll(chosen, rates.tolist(), rng))
+        logit = at + 0.97 * (logit - at) + (1 - 0.97**2) ** 0.5 * rng.normal(0, 1, 120)
+    believed, true = np.mean(means, axis=0)
+    return float(believed), float(true)
+
+
+@pytest.mark.parametrize("advantage", ["std", "mean"])
+@pytest.mark.parametrize("at", [3.5, -3.5])
+def test_beliefs_hold_in_a_pool_that_is_solved_to_the_end_and_in_one_that_is_lost(
+    at: float, advantage: AdvantageMode
+) -> None:
+    believed, true = settled_pool(at, Posterior(advantage=advantage))
+    assert believed == pytest.approx(true, abs=0.01)
+
+
+def test_tasks_that_were_brought_to_one_end_are_found_more_alike_than_they_were_at_first_sight() -> None:
+    strategy, tasks, rng = Posterior(), pool(60), np.random.default_rng(4)
+    state = told(strategy, tasks, {i: 8 * (i % 2) for i in range(60)})
+    assert strategy.prior.strength(state.learned) < 0.2
+    for version in range(1, 40):
+        visited = rng.choice(60, 8, replace=False)
+        evidence = [e for i in visited for e in group(task(int(i)), int(rng.binomial(8, 0.9)), 8, version=version)]
+        state = strategy.fold(state, evidence)
+    assert strategy.prior.strength(state.learned) > 2.0
 
 
 def test_what_a_task_gained_from_its_own_lessons_is_not_expected_of_tasks_without() -> None:
