@@ -1,4 +1,4 @@
-"""mini-SWE-agent, unmodified, as a process in the box.
+"""mini-SWE-agent, unmodified, as a process in the box: its command, or its Python API as a program of one's own has it.
 
 Its packages and a Python to run them are mounted read-only; it meets the model at the box's one exposed port, over
 chat completions through litellm. Only its configuration is ours: small templates, for small policies.
@@ -40,7 +40,21 @@ INTERPRETER = f"{PYTHON}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
 # The loader's path is for this Python alone: the agent's commands must not inherit it.
 BOOT = f'import os, sys; os.environ.pop("LD_LIBRARY_PATH", 0); sys.path.append("{SITE}"); '
 PROOF = BOOT + "import minisweagent, pydantic_core; print(minisweagent.__version__)"
-MAIN = BOOT + "from minisweagent.run.mini import app; app()"
+COMMAND = BOOT + "from minisweagent.run.mini import app; app()"
+# The agent, model and environment that mini's benchmark runners put together; the command has a console around them.
+PYTHON_API = (
+    BOOT
+    + """
+import json
+from pathlib import Path
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.environments.local import LocalEnvironment
+from minisweagent.models.litellm_model import LitellmModel
+given, task, result = json.loads(Path(sys.argv[1]).read_text()), sys.argv[2], Path(sys.argv[3])
+model, environment = LitellmModel(**given["model"]), LocalEnvironment(**given["environment"])
+DefaultAgent(model, environment, output_path=result, **given["agent"]).run(task)
+"""
+)
 ENV = {
     "LD_LIBRARY_PATH": f"{PYTHON}/lib",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -118,17 +132,26 @@ def _check_version(site: Path) -> None:
 
 
 class MiniSweAgent:
-    """Drives one rollout by the command `mini`. `site` holds its packages (default: those of this Python)."""
+    """Drives one rollout by the command `mini`, or by mini's classes where `python_api` is set.
+
+    `site` holds its packages (default: those of this Python).
+    """
 
     name = "mini_swe_agent"
 
     def __init__(
-        self, *, site: Path | None = None, template: Template = SMALL, command_timeout_s: float = 20.0
+        self,
+        *,
+        site: Path | None = None,
+        template: Template = SMALL,
+        command_timeout_s: float = 20.0,
+        python_api: bool = False,
     ) -> None:
         """Raises HarnessNotReady when the pinned version is not installed."""
         site = site or find_site()
         _check_version(site)
         self._template = template
+        self._python_api = python_api
         self._command_timeout_s = command_timeout_s
         self._proof = StartProof((INTERPRETER, "-ISB", "-c", PROOF), ENV, VERSION)
         self.equipment = Equipment(
@@ -151,9 +174,12 @@ class MiniSweAgent:
         return _outcome(ended, await _result(sandbox), task, reply_hands_in=self._template.reply_hands_in)
 
     def _invocation(self, task: TaskSpec, endpoint: Endpoint) -> Invocation:
-        words = ("-c", CONFIG, "-t", task.instruction, "-y", "--exit-immediately", "-o", RESULT)
+        words = [PYTHON_API, CONFIG, task.instruction, RESULT]
+        if not self._python_api:
+            words = [COMMAND, "-c", CONFIG, "--model-class", "litellm", "-t", task.instruction, "-o", RESULT]
+            words += ["-y", "--exit-immediately"]
         config = json.dumps(self._config(task, endpoint), ensure_ascii=False)
-        return Invocation(argv=(INTERPRETER, "-ISB", "-c", MAIN, *words), env=ENV, files={CONFIG: config})
+        return Invocation(argv=(INTERPRETER, "-ISB", "-c", *words), env=ENV, files={CONFIG: config})
 
     def _config(self, task: TaskSpec, endpoint: Endpoint) -> Mapping[str, Any]:
         template = self._template
@@ -168,7 +194,6 @@ class MiniSweAgent:
             },
             "environment": {"timeout": round(self._command_timeout_s)},
             "model": {
-                "model_class": "litellm",
                 "model_name": f"openai/{endpoint.model}",
                 "model_kwargs": {
                     "api_base": f"{url_in_box(endpoint)}/v1",

@@ -46,7 +46,11 @@ def cut_at_stop(text: str, stops: tuple[str, ...]) -> str:
 
 @dataclass(slots=True)
 class StreamView:
-    """The monotone picture of one completion. `pieces` only grows; many consumers may read it."""
+    """The monotone picture of one completion. `pieces` only grows; many consumers may read it.
+
+    Text and reasoning leave as they grow, a tool call whole: until its end it may turn out malformed (cut, a key twice,
+    a number that is none), and then stands in the text. Half a call that was sent could not be taken back.
+    """
 
     parse: Callable[[], Answer]
     stops: tuple[str, ...]

@@ -62,6 +62,22 @@ async def chains_under(harness, texts, folder, tmp_path):
     return [[(s.ids, s.trainable) for s in chain.segments] for chain in trajectory.chains], trajectory.turns
 
 
+async def test_minis_python_api_reads_and_says_the_tokens_that_its_command_does(short_folder, tmp_path):
+    texts = [*(bash(s.thought, s.command) for s in SUITE.reference(TASK)), bash("It passes.", HAND_IN)]
+    command, turns = await chains_under(MiniSweAgent(), texts, short_folder, tmp_path / "command")
+    api, api_turns = await chains_under(MiniSweAgent(python_api=True), texts, short_folder, tmp_path / "api")
+    assert api == command
+    assert [(t.action, t.observation) for t in api_turns] == [(t.action, t.observation) for t in turns]
+
+
+async def test_turns_that_are_used_up_end_a_program_over_minis_python_api(short_folder, tmp_path):
+    task = replace(TASK, limits=Limits(max_turns=1, max_tokens=4000, wall_time_s=3000.0))
+    texts = [bash("Look.", "cat check")] * 4
+    async with room_for(MiniSweAgent(python_api=True), forced(short_folder, texts), tmp_path) as (room, _):
+        trajectory = await one_rollout(room, task)
+    assert (trajectory.status, trajectory.fault) == ("budget_exhausted", "1 turns used")
+
+
 async def test_a_policy_that_knows_only_the_tool_loop_reads_and_says_the_same_tokens_under_mini(short_folder, tmp_path):
     steps = SUITE.reference(TASK)
     texts = [*(bash(s.thought, s.command) for s in steps), '<think>\nIt passes.\n</think>\n\n{"answer": "done"}']
