@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -15,39 +16,61 @@ class ConfigError(ValueError):
     """A setting that does not exist, does not fit, or contradicts another."""
 
 
-def with_setting(config: T, dotted: str, value: Any, *, source: str) -> T:
-    """`config` with one setting replaced, every check of the config run again.
+@dataclass(frozen=True)
+class _Setting:
+    dotted: str
+    path: tuple[str, ...]  # what is left of `dotted` below the section at hand
+    value: Any
 
-    `dotted` is 'section.field'. `source` ('--set', a file name) is named in errors. Raises ConfigError.
+
+def with_settings(config: T, settings: Mapping[str, Any], *, source: str) -> T:
+    """`config` with all of `settings` ({'section.field': value}) laid over it, every check of the config run again.
+
+    They are laid over together, for some only fit together (an engine's kind and its address, a small pool and a
+    small batch). `source` ('--set', a file name) is named in errors. Raises ConfigError.
     """
-    changed: T = _with(config, dotted.split("."), value, dotted, source)
+    laid = [_Setting(dotted, tuple(dotted.split(".")), value) for dotted, value in settings.items()]
+    changed: T = _laid_over(config, laid, source)
     return changed
 
 
-def _with(config: Any, path: list[str], value: Any, dotted: str, source: str) -> Any:
+def _laid_over(config: Any, settings: list[_Setting], source: str) -> Any:
+    below: dict[str, list[_Setting]] = {}
+    for setting in settings:
+        head = _known(config, setting, source)
+        below.setdefault(head, []).append(dataclasses.replace(setting, path=setting.path[1:]))
+    changes = {head: _changed(config, head, inner, source) for head, inner in below.items()}
+    try:
+        return dataclasses.replace(config, **changes)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def _known(config: Any, setting: _Setting, source: str) -> str:
     names = [f.name for f in dataclasses.fields(config)]
-    head, *rest = path
+    head = setting.path[0]
     if head not in names:
         close = difflib.get_close_matches(head, names, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
-        raise ConfigError(f"{source}: no setting {dotted!r}: {head!r} is unknown{hint}")
+        raise ConfigError(f"{source}: no setting {setting.dotted!r}: {head!r} is unknown{hint}")
+    return head
+
+
+def _changed(config: Any, head: str, settings: list[_Setting], source: str) -> Any:
     old = getattr(config, head)
     if dataclasses.is_dataclass(old):
-        if not rest:
-            raise ConfigError(
-                f"{source}: {dotted!r} is a section; set one of its fields, such as {dotted}.{_first(old)}"
-            )
-        new = _with(old, rest, value, dotted, source)
-    elif rest:
-        raise ConfigError(f"{source}: {dotted!r}: {head!r} is a value and has no fields")
-    else:
-        new = _coerce(get_type_hints(type(config))[head], value, dotted, source)
-    try:
-        return dataclasses.replace(config, **{head: new})
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"{source}: {error}") from error
+        for setting in settings:
+            if not setting.path:
+                example = f"{setting.dotted}.{_first(old)}"
+                raise ConfigError(
+                    f"{source}: {setting.dotted!r} is a section; set one of its fields, such as {example}"
+                )
+        return _laid_over(old, settings, source)
+    for setting in settings:
+        if setting.path:
+            raise ConfigError(f"{source}: {setting.dotted!r}: {head!r} is a value and has no fields")
+    (setting,) = settings
+    return _coerce(get_type_hints(type(config))[head], setting.value, setting.dotted, source)
 
 
 def _first(section: Any) -> str:
@@ -66,28 +89,6 @@ def _coerce(kind: Any, value: Any, dotted: str, source: str) -> Any:
         raise ConfigError(f"{source}: {dotted} is {value!r}: {said}") from error
 
 
-def with_settings(config: T, settings: list[tuple[str, Any]], *, source: str) -> T:
-    """`config` with several settings laid over it. Raises ConfigError, the first one that stands.
-
-    Settings may only fit together (a small pool and a small batch), so one that is refused is tried again after the
-    others.
-    """
-    waiting = settings
-    while waiting:
-        refused: list[tuple[str, Any]] = []
-        first: ConfigError | None = None
-        for dotted, value in waiting:
-            try:
-                config = with_setting(config, dotted, value, source=source)
-            except ConfigError as error:
-                refused.append((dotted, value))
-                first = first or error
-        if first is not None and len(refused) == len(waiting):
-            raise first
-        waiting = refused
-    return config
-
-
 def with_flags(config: T, flags: tuple[str, ...]) -> T:
     """`config` with each 'section.field=value' laid over it, a later one over an earlier. Raises ConfigError."""
     import yaml
@@ -98,7 +99,7 @@ def with_flags(config: T, flags: tuple[str, ...]) -> T:
         if not sign:
             raise ConfigError(f"--set {flag!r}: want section.field=value")
         settings[dotted.strip()] = yaml.safe_load(text)
-    return with_settings(config, list(settings.items()), source="--set")
+    return with_settings(config, settings, source="--set")
 
 
 def with_file(config: T, path: Path) -> T:
@@ -118,12 +119,12 @@ def with_file(config: T, path: Path) -> T:
     return with_settings(config, _leaves(config, data, ""), source=str(path))
 
 
-def _leaves(config: Any, data: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
+def _leaves(config: Any, data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
     for name, value in data.items():
         section = getattr(config, str(name), None)
         if isinstance(value, Mapping) and dataclasses.is_dataclass(section):
-            leaves += _leaves(section, value, f"{prefix}{name}.")
+            leaves |= _leaves(section, value, f"{prefix}{name}.")
         else:
-            leaves.append((f"{prefix}{name}", value))
+            leaves[f"{prefix}{name}"] = value
     return leaves

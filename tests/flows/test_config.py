@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import operator
+
 import pytest
 
 from flows.overrides import ConfigError, with_file, with_flags
@@ -119,11 +122,25 @@ def test_the_same_settings_are_the_same_run_and_other_settings_another():
     assert with_flags(preset("tiny"), ("seed=1",)).run_id != preset("tiny").run_id
 
 
-def test_settings_that_only_fit_together_may_come_in_any_order():
-    flags = ("pool.train_tasks=8", "curriculum.tasks_per_iteration=4")
-    for order in (flags, flags[::-1]):
-        config = with_flags(preset("tiny"), order)
-        assert (config.pool.train_tasks, config.curriculum.tasks_per_iteration) == (8, 4)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pool.train_tasks": 8, "curriculum.tasks_per_iteration": 4},
+        {"engine.kind": "vllm", "engine.url": "http://127.0.0.1:8000"},  # neither fits without the other
+    ],
+)
+def test_settings_that_only_fit_together_may_come_in_any_order(tmp_path, settings):
+    path = tmp_path / "my.yaml"
+    for order in (list(settings.items()), list(settings.items())[::-1]):
+        flags = tuple(f"{dotted}={value}" for dotted, value in order)
+        nested = {}
+        for dotted, value in order:
+            section, field = dotted.split(".")
+            nested.setdefault(section, {})[field] = value
+        path.write_text(json.dumps(nested))
+        for config in (with_flags(preset("tiny"), flags), with_file(preset("tiny"), path)):
+            for dotted, value in settings.items():
+                assert operator.attrgetter(dotted)(config) == value
 
 
 def test_what_a_loss_takes_is_set_by_name_in_any_order_and_saved(tmp_path):

@@ -216,7 +216,7 @@ async def test_files_of_a_stopped_box_are_refused_even_in_the_middle_of_an_expor
     box = await provider.start(SandboxSpec(label="stopped"))
     await box.run("for i in $(seq 2000); do echo $i > $i; done")
     export = asyncio.create_task(box.export_state())
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # begun, in a thread; to sleep longer would be a bet on how long 2000 files take
     await box.stop()
     with pytest.raises(SandboxError, match="has been stopped"):
         await export

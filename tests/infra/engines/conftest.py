@@ -14,15 +14,18 @@ from infra.engines.local import LocalEngine, LocalSettings
 pytest.register_assert_rewrite("contract")
 
 
+SHAPE = {"max_positions": 512, "hidden": 128}  # heads of 32 numbers: vLLM's CPU attention has no smaller ones
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    return make_tiny_folder(tmp_path_factory.mktemp("engines") / "tiny", max_positions=512)
+    return make_tiny_folder(tmp_path_factory.mktemp("engines") / "tiny", **SHAPE)
 
 
 @pytest.fixture(scope="session")
 def other_folder(tmp_path_factory):
     """Other weights of the same shapes."""
-    return make_tiny_folder(tmp_path_factory.mktemp("engines") / "other", seed=1, max_positions=512)
+    return make_tiny_folder(tmp_path_factory.mktemp("engines") / "other", seed=1, **SHAPE)
 
 
 @pytest.fixture(scope="session")
