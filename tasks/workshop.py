@@ -56,10 +56,14 @@ class EngineConfig:
 
 @dataclass
 class Workshop:
-    """One process's shared tools. Use as a context manager; `run` drives coroutines on the one loop."""
+    """One process's shared tools. Use as a context manager; `run` drives coroutines on the one loop.
+
+    `server_as_found`: a vLLM server is asked with the weights it has; otherwise it is first given the policy's.
+    """
 
     engine_config: EngineConfig
     work_folder: Path
+    server_as_found: bool = False
     _stack: ExitStack = field(default_factory=ExitStack)
     _portal: BlockingPortal | None = None
     _engine: Engine | None = None
@@ -123,7 +127,11 @@ class Workshop:
         if self.engine_config.kind == "vllm":
             from infra.engines.vllm import VllmEngine
 
-            return VllmEngine(self.engine_config.url, folder, policy_version=version)
+            if self.server_as_found:
+                return VllmEngine(self.engine_config.url, folder, policy_version=version)
+            engine = VllmEngine(self.engine_config.url, folder, policy_version=version - 1)
+            await engine.load_weights(folder, version)  # it may still hold what another run left
+            return engine
         from infra.engines.local import LocalEngine, LocalSettings
 
         settings = LocalSettings(num_slots=self.engine_config.rows, num_threads=self.engine_config.threads)

@@ -101,7 +101,7 @@ class Served:
             raise FileNotFoundError(f"no model folder at {folder}; give --policy a Hugging Face folder")
         local = self.engine == "local"
         config = EngineConfig(kind="local") if local else EngineConfig(kind="vllm", url=self.engine)
-        with Workshop(config, home / self.log) as workshop:
+        with Workshop(config, home / self.log, server_as_found=True) as workshop:
             yield workshop, workshop.recorder(workshop.engine(folder, 0))
 
 

@@ -5,6 +5,10 @@ password):
 
     VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER --generation-config vllm --logprobs-mode processed_logprobs
 
+On a CPU add `--no-enable-chunked-prefill` (vLLM 0.32 dies of a seeded call whose prompt it takes in two parts), and
+untie the head from the embedding: it is packed once and would stay the old one when weights are swapped, which the
+trainer's comparison with the engine refuses.
+
 Differences from the local engine: randomness is seeded per call by the same key but depends on the server's batch,
 so a resumed run may draw other tokens; top-k and top-p change the distribution, and processed log-probabilities
 follow it.
@@ -137,7 +141,7 @@ class VllmEngine:
         async with self._gate.closed():
             await self._control("/pause?mode=wait")  # calls of other clients end in peace too
             await self._control(
-                "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+                "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder.absolute())}}
             )
             answer = await self._control("/reset_prefix_cache")
             if answer.content and not answer.json()["success"]:  # older servers answer nothing

@@ -7,10 +7,14 @@ import threading
 
 import httpx
 import pytest
+import torch
 from fakes import make_tiny_folder
 from polar_fakes import PLENTY, STOP, ScriptedEngine
+from transformers import AutoModelForCausalLM
+from vllm_wire import served, wire_app
 
 from infra.engines.base import Sampling
+from infra.engines.local import LocalEngine
 from tasks.workshop import EngineConfig, Workshop
 
 
@@ -63,3 +67,27 @@ def test_a_swap_waits_for_the_calls_that_the_recorder_has_running(tmp_path):
             workshop.engine(folder, 0)
     assert answers == [(200, 0)]
     assert engine.swapped_while_speaking == [0]
+
+
+@pytest.mark.parametrize("as_found", [False, True])
+def test_a_run_gives_its_own_weights_to_a_server_that_holds_those_of_another(tmp_path, as_found):
+    folder, left = (make_tiny_folder(tmp_path / name, seed=seed) for seed, name in enumerate(("own", "left")))
+    local = LocalEngine(left)
+    with (
+        served(wire_app(local)) as url,
+        Workshop(EngineConfig(kind="vllm", url=url), tmp_path / "work", server_as_found=as_found) as workshop,
+    ):
+        engine = workshop.engine(folder, 3)
+        assert engine.policy_version == 3
+        scores = workshop.run(engine.score, [1, 2, 3, 4])
+    asyncio.run(local.aclose())
+    own, other = (tuple(scores_of(path, [1, 2, 3, 4])) for path in (folder, left))
+    assert scores == pytest.approx(other if as_found else own, abs=1e-5)
+    assert own != pytest.approx(other, abs=1e-2)
+
+
+def scores_of(folder, ids):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(torch.tensor([ids])).logits[0], dim=-1)
+    return [logprobs[i - 1, ids[i]].item() for i in range(1, len(ids))]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from transformers import AutoModelForCausalLM
 
 from infra.engines.base import Completion, EngineError, GenerateRequest, Sampling
 
@@ -114,6 +115,17 @@ class EngineContract:
         assert (before.policy_version, after.policy_version) == (version, version + 5)
         assert engine.policy_version == version + 5
         assert before.logprobs != pytest.approx(after.logprobs, abs=1e-3)
+
+    async def test_after_a_swap_every_logprob_is_of_the_new_weights(self, engine, other_folder):
+        other = AutoModelForCausalLM.from_pretrained(other_folder, dtype=torch.float32).eval()
+        await engine.load_weights(other_folder, engine.policy_version + 1)
+        prompt = random_ids(14, 60)
+        completion = await engine.generate(self.request("swapped", prompt))
+        ids = [*prompt, *completion.ids]
+        with torch.no_grad():
+            expected = chosen(plain_logprobs(other, ids), ids[1:])
+        for got, want in ((await engine.score(ids), expected), (completion.logprobs, expected[len(prompt) - 1 :])):
+            assert (torch.tensor(got) - want).abs().max() <= self.logprob_tolerance
 
     async def test_a_version_that_does_not_grow_is_refused(self, engine, other_folder):
         with pytest.raises(ValueError, match="is not above the present one"):

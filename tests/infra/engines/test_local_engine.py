@@ -95,7 +95,7 @@ async def test_an_id_outside_the_vocabulary_is_refused(make_local, tiny_folder):
 async def test_weights_of_another_shape_are_refused_and_the_old_ones_kept(make_local, tiny_folder, tmp_path):
     engine = make_local(tiny_folder)
     before = await engine.generate(make_request("kept", random_ids(1, 20)))
-    wider = make_tiny_folder(tmp_path / "wider", hidden=128)
+    wider = make_tiny_folder(tmp_path / "wider", hidden=192)
     with pytest.raises(EngineError, match="other shapes"):
         await engine.load_weights(wider, 1)
     assert await engine.generate(make_request("kept", random_ids(1, 20))) == before

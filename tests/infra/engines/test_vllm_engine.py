@@ -1,16 +1,7 @@
-"""The vLLM client: the contract against a real server (marker `vllm`), and its failures without one.
-
-Start a server on the folder that the tests use, then run them:
-
-    cd tests && python -c "import fakes, pathlib; fakes.make_tiny_folder(pathlib.Path('/tmp/tiny'), max_positions=512)"
-    VLLM_SERVER_DEV_MODE=1 vllm serve /tmp/tiny --dtype float32 --generation-config vllm \\
-        --logprobs-mode processed_logprobs --port 8123
-    LONGBREATH_VLLM_URL=http://127.0.0.1:8123 pytest -m vllm tests/infra/engines
-"""
+"""The vLLM client: the contract against a real server (marker `vllm`, `make test-vllm`), and its failures without."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +9,7 @@ from contract import EngineContract, SamplingContract, collect, random_ids
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
+from vllm_server import untied, vllm_serving
 from vllm_wire import served, wire_app
 
 from infra.engines.base import EngineError
@@ -30,14 +22,26 @@ make_request = EngineContract().request
 class TestVllmEngine(SamplingContract):
     logprob_tolerance = 1e-3  # another kernel, another order of sums
 
+    @pytest.fixture(scope="class")
+    def served_folder(self, tiny_folder, tmp_path_factory):
+        return untied(tiny_folder, tmp_path_factory.mktemp("untied") / "tiny")
+
+    @pytest.fixture(scope="class")
+    def other_folder(self, other_folder, tmp_path_factory):
+        return untied(other_folder, tmp_path_factory.mktemp("untied") / "other")
+
+    @pytest.fixture(scope="class")
+    def url(self, served_folder, tmp_path_factory):
+        with vllm_serving(served_folder, tmp_path_factory.mktemp("vllm") / "log.txt") as url:
+            yield url
+
     @pytest.fixture
-    async def engine(self, tiny_folder):
-        url = os.environ["LONGBREATH_VLLM_URL"]
-        engine = VllmEngine(url, tiny_folder)
+    async def engine(self, url, served_folder):
+        engine = VllmEngine(url, served_folder)
         yield engine
         await engine.aclose()
-        restored = VllmEngine(url, tiny_folder)
-        await restored.load_weights(tiny_folder, 1)
+        restored = VllmEngine(url, served_folder)
+        await restored.load_weights(served_folder, 1)
         await restored.aclose()
 
 

@@ -36,7 +36,9 @@ def wire_app(engine: LocalEngine) -> Starlette:
     async def rpc(request):
         body = await request.json()
         assert body["method"] == "reload_weights"
-        await engine.load_weights(Path(body["kwargs"]["weights_path"]), engine.policy_version + 1)
+        folder = Path(body["kwargs"]["weights_path"])
+        assert folder.is_absolute()  # the server takes any other for the name of a model on the hub
+        await engine.load_weights(folder, engine.policy_version + 1)
         return JSONResponse({"results": [None]})
 
     async def done(_):
