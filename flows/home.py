@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from flows.config import RunConfig
 from flows.overrides import ConfigError
@@ -19,7 +22,7 @@ from infra.settings import Settings
 from infra.store import Store
 from tasks.progress import Progress
 from tasks.stage import Desk
-from tasks.workshop import Workshop
+from tasks.workshop import EngineConfig, Workshop
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,12 @@ class Home:
 
 @contextmanager
 def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool = False) -> Iterator[Desk]:
-    """A desk for the run: nobody else may hold it meanwhile. Raises RunLocked, StoreError.
+    """A desk for the run: meanwhile nobody else may hold it or its vLLM server. Raises RunLocked, StoreError.
 
     `fresh`: results of earlier runs are not reused; the run keeps its salt, so that a killed fresh run continues.
     """
     store, run_id = home.store, config.run_id
-    with store.lock(run_id):
+    with store.lock(run_id), _sole_use(store, config.engine):
         folder = home.run(run_id)
         folder.mkdir(parents=True, exist_ok=True)
         salt, attempt = _note_attempt(folder, config, fresh=fresh)
@@ -95,6 +98,15 @@ def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool 
                 salt=salt,
                 attempt=attempt,
             )
+
+
+def _sole_use(store: Store, engine: EngineConfig) -> AbstractContextManager[None]:
+    """Two runs on one server would swap each other's weights; the shards of one run share its server."""
+    if not engine.url:
+        return nullcontext()
+    loopback = urlsplit(engine.url).hostname in ("localhost", "127.0.0.1", "::1")  # each host of a store has its own
+    where = f"{socket.gethostname() if loopback else ''} {engine.url}"
+    return store.lock("server." + re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-"))
 
 
 @contextmanager

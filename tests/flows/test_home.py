@@ -36,6 +36,23 @@ def test_settings_of_another_version_of_the_code_are_said_to_be_that(tmp_path):
         saved_config(Home(tmp_path), CONFIG.run_id)
 
 
+def test_two_runs_never_sample_from_one_server_at_a_time_for_each_would_swap_the_others_weights(tmp_path):
+    one, other, elsewhere = (
+        with_flags(CONFIG, ("engine.kind=vllm", f"engine.url=http://gpu:{port}", f"seed={seed}"))
+        for port, seed in ((8000, 1), (8000, 2), (8001, 3))
+    )
+    home = Home(tmp_path)
+    with (
+        open_desk(home, one, Silent()),
+        open_desk(home, elsewhere, Silent()),
+        pytest.raises(RunLocked, match=r"server\.http-gpu-8000 is held by process"),
+        open_desk(home, other, Silent()),
+    ):
+        pass
+    with open_desk(home, other, Silent()):
+        pass
+
+
 def test_a_fresh_run_that_was_killed_keeps_its_salt_and_a_finished_one_gets_another(tmp_path):
     assert opened(tmp_path) == (1, "")
     attempt, first = opened(tmp_path, fresh=True)
