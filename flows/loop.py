@@ -33,8 +33,8 @@ from training.curriculum.monitor import ZeroGradientReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Where a run stands: its policy and the one it started from, what is known of its tasks, and the iterations that
-    the alarm still watches."""
+    """Where a run stands: its policy and the one it started from, what is known of its tasks, and what the groups of
+    each iteration came to."""
 
     policy: Policy
     start: Policy
@@ -95,8 +95,8 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
     if probes is not None:
         state = _folded(desk, run, state, probes, number)
     training, state = _gather(desk, run, config, state, number)
-    watched = zero_gradient(_evidence(training), _selection(training), config.curriculum, state.watched)
-    desk.progress.show(zero_gradient_share=watched[-1].zero_gradient_share)
+    report = zero_gradient(_evidence(training), _selection(training), config.curriculum, state.watched)
+    desk.progress.show(zero_gradient_share=report.zero_gradient_share)
     policy = Policy(
         manifest=run(
             train(
@@ -113,10 +113,10 @@ def iterate(desk: Desk, run: Runner, config: RunConfig, state: RunState, number:
     )
     return Iteration(
         before=begun,
-        after=replace(state, policy=policy, watched=watched),
+        after=replace(state, policy=policy, watched=(*state.watched, report)),
         probes=probes,
         training=training,
-        record=_record(probes, training, policy, watched[-1], number),
+        record=_record(probes, training, policy, report, number),
     )
 
 

@@ -19,7 +19,7 @@ from infra.manifest import Manifest
 from tasks.settings import Named, in_order
 from tasks.stage import Desk, Stage, Work
 from training.curriculum.base import Decision, Evidence, Selection, Strategy, evidence_of
-from training.curriculum.monitor import ZeroGradientReport, watch, window
+from training.curriculum.monitor import ZeroGradientReport, watch
 from training.curriculum.pool import PoolChange, with_pool
 from training.curriculum.saving import from_json, to_json
 from training.curriculum.signal import AdvantageMode
@@ -199,16 +199,15 @@ def zero_gradient(
     selection: Selection,
     config: CurriculumConfig,
     before: tuple[ZeroGradientReport, ...] = (),
-) -> tuple[ZeroGradientReport, ...]:
-    """Where the iteration's rollouts and tokens went: `before` with its report added, as far back as is watched."""
-    report = watch(
+) -> ZeroGradientReport:
+    """Where the iteration's rollouts and tokens went. `before`: the run's earlier reports, which its alarm looks at."""
+    return watch(
         evidence,
         selection,
         min_useful_share=config.min_useful_share,
         min_rollouts=config.min_watched_rollouts,
         before=before,
     )
-    return window((*before, report), config.min_watched_rollouts)
 
 
 def decision_rows(decisions: Iterable[Decision]) -> list[dict[str, Any]]:

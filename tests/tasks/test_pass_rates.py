@@ -115,7 +115,7 @@ def test_groups_without_gradient_are_counted_with_their_rollouts(tmp_path):
     tasks = {t.task_id: t for t in POOL.tasks}
     groups = [a_group(f"g{i}", tasks[d.task_id], 2) for i, d in enumerate(selection.decisions)]
     verdicts = [j for g in groups for j in verdicts_of(g, False, False)]
-    (report,) = zero_gradient(new_evidence(selection, groups, verdicts), selection, CONFIG)
+    report = zero_gradient(new_evidence(selection, groups, verdicts), selection, CONFIG)
     assert report.zero_gradient_share == 1.0
     assert (report.all_fail.groups, report.all_fail.rollouts) == (len(groups), 2 * len(groups))
 
