@@ -42,7 +42,7 @@ class TrainSection:
     `loss` is a name of `training.losses.registry`; `loss_settings` go to it by name, as (name, number) pairs (cispo:
     max_ratio; dapo: clip_low, clip_high, dual_clip; each is documented at its loss). `fixed_length` (tokens) belongs to
     the aggregation of that name, which dr_grpo needs. `advantage_scale` divides the group's centred rewards
-    ('std_population', 'std_sample', 'batch_std', 'none').
+    ('std_population', 'std_sample', 'batch_std', 'none'; dr_grpo wants 'none').
 
     `optimizer`: AdamW as in `training.config.optimizer_preset`; what is given of `adam_beta1`, `adam_beta2` and
     `adam_eps` goes over it. The rate rises over `warmup_updates`, then stays or, with `decay_updates`, falls to 0 by a
@@ -122,6 +122,11 @@ class TrainSection:
             raise ValueError(
                 "training.loss is 'nll', which reads no advantage: it would imitate failed rollouts as well; choose "
                 "another loss, or imitate demonstrations by `longbreath warm-start`"
+            )
+        if self.loss == "dr_grpo" and self.advantage_scale != "none":
+            raise ValueError(
+                f"training.loss is 'dr_grpo' with advantage_scale {self.advantage_scale!r}: dividing by a std is what "
+                "Dr. GRPO leaves out; set training.advantage_scale=none, or choose grpo"
             )
         if self.processes < 0:
             raise ValueError(f"training.processes is {self.processes}; want 0 (in this process) or the number of ranks")

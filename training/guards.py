@@ -31,7 +31,7 @@ class TrainingHalted(TrainingError):
 
 
 class GradientGuard:
-    """Watches the norms of past updates. State: the last 32 norms, saved with checkpoints."""
+    """Watches the norms of past updates. State: the last 32 norms above 0, saved with checkpoints."""
 
     def __init__(self, spike_factor: float) -> None:
         self.spike_factor = spike_factor
@@ -42,14 +42,20 @@ class GradientGuard:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             # finite tokens can still overflow in the sum: then the largest are to blame
             offenders = not_finite_samples(table, sample_ids) or largest_samples(table, sample_ids)
-            raise TrainingHalted(f"loss {loss}, gradient norm {grad_norm}: not finite", offenders)
+            raise TrainingHalted(
+                f"loss {loss}, gradient norm {grad_norm}: not finite. Look at the samples named; if they are sound, "
+                "lower training.learning_rate",
+                offenders,
+            )
         if len(self.norms) >= MIN_HISTORY and grad_norm > self.spike_factor * median(self.norms):
             raise TrainingHalted(
                 f"gradient norm {grad_norm:.4g} is more than {self.spike_factor:g} times the median "
-                f"{median(self.norms):.4g} of the last {len(self.norms)} updates",
+                f"{median(self.norms):.4g} of the last {len(self.norms)} updates. Look at the samples named; if they "
+                "are sound, raise training.spike_factor",
                 largest_samples(table, sample_ids),
             )
-        self.norms.append(grad_norm)
+        if grad_norm > 0:  # an update whose every token was clipped says nothing of how large a sound one is
+            self.norms.append(grad_norm)
 
 
 def not_finite_samples(table: TokenTable, sample_ids: tuple[str, ...]) -> tuple[str, ...]:

@@ -32,8 +32,8 @@ class HeadInputs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStats:
     """Per trained token, detached, in the head's precision: `logprobs_N` (nats), `entropy_N` (nats),
-    `coefficient_N` = d(loss)/d(logp) with weights, `logit_grad_norm_N` = the 2-norm of d(loss)/d(logits) at
-    temperature 1, `clipped_N` (bool)."""
+    `coefficient_N` = d(loss)/d(logp) with weights, `logit_grad_norm_N` = the 2-norm of d(loss)/d(logits over
+    temperature), `clipped_N` (bool)."""
 
     logprobs_N: Tensor
     entropy_N: Tensor

@@ -56,7 +56,8 @@ class ParityReport:
         raise ParityError(
             f"engine and trainer differ by up to {self.gap_max:.3g} nats over {self.num_tokens} tokens; at most "
             f"{max_gap:g} is allowed. Check that both hold the same weights, precision, temperature and position "
-            f"numbering, or train with ratio_base='proximal' and a mismatch correction. Worst tokens:\n{lines}"
+            "numbering. Where the engine only rounds otherwise, raise training.max_engine_gap, and correct for it by "
+            f"training.ratio_base=proximal and training.mismatch=tis. Worst tokens:\n{lines}"
         )
 
 

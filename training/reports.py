@@ -17,8 +17,8 @@ FloatArray = npt.NDArray[np.float64]
 class TokenTable:
     """The statistics of the N tokens of one update, in the order they were computed; log-probabilities in nats.
 
-    `gradient_N` is the 2-norm of d(loss)/d(logits at temperature 1) of each token; `loss_share_N` its weighted
-    coefficient d(loss)/d(logp). `sample_N` indexes the update's samples. `rare_N`: part of a rare word.
+    `gradient_N` is the 2-norm of d(loss)/d(logits over temperature) of each token; `coefficient_N` its weighted
+    d(loss)/d(logp). `sample_N` indexes the update's samples. `rare_N`: part of a rare word.
     """
 
     sample_N: npt.NDArray[np.int64]

@@ -167,6 +167,7 @@ def test_a_halted_step_names_its_samples_in_a_file_that_stays(folder, tmp_path):
         ({"loss": "grop"}, "training.loss is 'grop'; want one of cispo"),
         ({"loss": "nll"}, "it would imitate failed rollouts as well; choose another loss, or imitate demonstrations"),
         ({"rare_words": ("wait", "Oh no")}, "rare_words holds 'Oh no'; want lower-case ASCII words"),
+        ({"loss": "dr_grpo"}, "advantage_scale 'std_population': dividing by a std is what Dr. GRPO leaves out"),
     ],
 )
 def test_contradictions_are_refused(settings, said):
@@ -211,7 +212,8 @@ def test_every_setting_reaches_the_trainer():
     ("settings", "said"),
     [
         ({"precision": "float16"}, "precision is 'float16'; want one of float32, bfloat16"),
-        ({"loss": "dr_grpo"}, "dr_grpo with aggregation token_mean is GRPO under another name"),
+        ({"loss": "dr_grpo", "advantage_scale": "none"}, "dr_grpo with aggregation token_mean is GRPO under another"),
+        ({"aggregation": "token_sum"}, "aggregation is 'token_sum'; want one of token_mean, rollout_mean"),
         ({"mismatch": "tis"}, "would be corrected twice"),
         ({"loss": "grpoo"}, "training.loss is 'grpoo'; want one of cispo"),
         ({"loss": "cispo_two_sided"}, "needs the setting min_ratio, max_ratio; it takes min_ratio, max_ratio"),
@@ -247,7 +249,8 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", LOSS_NAMES)
 def test_each_loss_is_made_from_settings_or_refused_as_a_config_error(name):
-    fixed = {"aggregation": "fixed_length", "fixed_length": 50} if name == "dr_grpo" else {}
+    own = {"aggregation": "fixed_length", "fixed_length": 50, "advantage_scale": "none"}
+    fixed = own if name == "dr_grpo" else {}
     if name == "nll":
         with pytest.raises(ValueError, match="warm-start"):
             TrainSection(loss=name)

@@ -30,7 +30,7 @@ def test_a_gap_beyond_the_threshold_is_refused_with_the_worst_token_first() -> N
     assert report.gap_mean == pytest.approx(0.601 / 3)
     with pytest.raises(ParityError, match=r"up to 0\.5 nats over 3 tokens(.|\n)*token 6: engine -2\.0") as refused:
         report.require(0.05)
-    assert "ratio_base='proximal'" in str(refused.value)
+    assert "raise training.max_engine_gap" in str(refused.value)
 
 
 def test_a_nan_is_never_parity() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from training.losses.base import LossConfigError
 
@@ -30,6 +30,8 @@ class Aggregation:
     fixed_length: int | None = None
 
     def __post_init__(self) -> None:
+        if self.name not in get_args(AggregationName):
+            raise LossConfigError(f"aggregation is {self.name!r}; want one of {', '.join(get_args(AggregationName))}")
         if (self.name == "fixed_length") != (self.fixed_length is not None):
             raise LossConfigError(
                 f"aggregation {self.name} with fixed_length {self.fixed_length}: the number belongs to "
