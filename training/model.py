@@ -75,6 +75,11 @@ class PackedPolicy(nn.Module):
         return int(self.model.config.max_position_embeddings)
 
     @property
+    def vocab_size(self) -> int:
+        """How many tokens the head scores."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
     def body(self) -> nn.Module:
         """The transformer below the head."""
         inner = self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from training.samples import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """`at_N`: which of a sample's N trained tokens belong to a word. `said`: how often each word was said."""
+
+    at_N: npt.NDArray[np.bool_]
+    said: Counter[str]
 
 
 class RareWords:
@@ -32,20 +40,19 @@ class RareWords:
         named = "|".join(map(re.escape, words))
         self._pattern = re.compile(rf"(?<![A-Za-z0-9_])(?:{named})(?![A-Za-z0-9_])", re.IGNORECASE | re.ASCII)
 
-    def find(self, sample: Sample) -> tuple[npt.NDArray[np.bool_], Mapping[str, int]]:
-        """`[N]`: which of the sample's N trained tokens belong to a word; and how often each word was said."""
-        found_N = np.zeros(sample.num_loss_tokens, dtype=np.bool_)
-        seen: Counter[str] = Counter()
+    def find(self, sample: Sample) -> Found:
+        """Where the words are in one sample."""
+        said: Counter[str] = Counter()
         if not self.words:
-            return found_N, seen
+            return Found(at_N=np.zeros(sample.num_loss_tokens, dtype=np.bool_), said=said)
         texts = [self._said(token, trained) for token, trained in zip(sample.token_ids, sample.loss_mask, strict=True)]
         ends = np.cumsum([len(text) for text in texts])
         found_L = np.zeros(len(texts), dtype=np.bool_)
         for match in self._pattern.finditer("".join(texts)):
             first, last = np.searchsorted(ends, (match.start(), match.end() - 1), side="right")
             found_L[first : last + 1] = True
-            seen[match[0].lower()] += 1
-        return found_L[sample.loss_mask], seen
+            said[match[0].lower()] += 1
+        return Found(at_N=found_L[sample.loss_mask], said=said)
 
     def _said(self, token: int, trained: bool) -> str:
         """A token's text; a line end for one that was not sampled, or that has no text: no word goes across."""

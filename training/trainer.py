@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from training.losses.base import LossWarning, PerToken, TokenTerms
 from training.losses.grpo import k3
 from training.model import PackedPolicy, export_folder, load_causal_lm
 from training.packing import PackedRow, pack, plan_rows
-from training.rare import RareWords
+from training.rare import Found, RareWords
 from training.reports import StepReport, TokenTable, UpdateReport, step_report, update_report
 from training.samples import Sample
 
@@ -87,7 +87,8 @@ class Trainer:
         started = self.clock()
         batch = self._with_proximal(self._checked(samples))
         plan = [part for p in range(self.config.passes_per_batch) for part in self._deal_updates(batch, p)]
-        updates = [self._update(part) for part in plan]
+        rare = {s: self.rare.find(s) for s in batch}
+        updates = [self._update(part, rare) for part in plan]
         self.step += 1
         staleness = self.policy_version - min(int(s.policy_versions[s.loss_mask].min()) for s in batch)
         self.policy_version += 1
@@ -114,6 +115,7 @@ class Trainer:
         return self._score(self.start_policy or self._load_start(), samples)
 
     def _score(self, policy: PackedPolicy, samples: Sequence[Sample]) -> list[np.ndarray]:
+        self._check_fit(samples)
         results = [np.zeros(len(s.token_ids), dtype=np.float32) for s in samples]
         for indices, counts in self.world.deal(plan_rows(samples, self.config.token_budget)):
             row = pack([samples[i] for i in indices], self.world.device)
@@ -141,13 +143,24 @@ class Trainer:
                 f"none of {len(samples)} samples has a trained token with weight; skip the step when every group "
                 "was dropped (all members did the same)"
             )
-        longest = max(batch, key=lambda s: len(s.token_ids))
-        if len(longest.token_ids) > self.policy.max_positions:
-            raise TrainError(
-                f"sample {longest.chain_id} has {len(longest.token_ids)} tokens; the model places at most "
-                f"{self.policy.max_positions}"
-            )
+        self._check_fit(batch)
         return batch
+
+    def _check_fit(self, samples: Sequence[Sample]) -> None:
+        """Refuse what the model has no place or no token for, before a device says so in its own words."""
+        places, vocabulary = self.policy.max_positions, self.policy.vocab_size
+        for sample in samples:
+            if len(sample.token_ids) > places:
+                raise TrainError(
+                    f"sample {sample.chain_id} has {len(sample.token_ids)} tokens; the model places at most {places}. "
+                    "Lower the task's limits.max_tokens, or train a model with more room"
+                )
+            strange = sample.token_ids[(sample.token_ids < 0) | (sample.token_ids >= vocabulary)]
+            if len(strange):
+                raise TrainError(
+                    f"sample {sample.chain_id} holds token {strange[0]}; the model has {vocabulary} tokens. Another "
+                    "model sampled it: roll out again with the policy that is trained"
+                )
 
     def _with_proximal(self, batch: list[Sample]) -> list[Sample]:
         if self.config.ratio_base == "behaviour" or all(s.proximal_logprobs is not None for s in batch):
@@ -174,14 +187,12 @@ class Trainer:
 
     # One update
 
-    def _update(self, samples: list[Sample]) -> UpdateReport:
+    def _update(self, samples: list[Sample], rare: Mapping[Sample, Found]) -> UpdateReport:
         weights = token_weights([_shape(s) for s in samples], self.config.aggregation)
         rows = plan_rows(samples, self.config.token_budget, whole_rollouts=not self.config.loss.token_local)
-        found = [self.rare.find(s) for s in samples]
-        rare = [found_N for found_N, _ in found]
         losses, tables = [], []
         for indices, counts in self.world.deal(rows):
-            loss, table = self._row(samples, indices, weights, rare, counts)
+            loss, table = self._row(samples, indices, weights, counts, rare)
             if counts:
                 losses.append(loss)
                 tables.append(table)
@@ -196,13 +207,18 @@ class Trainer:
             loss=loss,
             grad_norm=grad_norm,
             learning_rate=rate,
-            rare_word_counts={w: sum(seen[w] for _, seen in found) for w in self.config.rare_words},
+            rare_word_counts={w: sum(rare[s].said[w] for s in samples) for w in self.config.rare_words},
         )
         self.on_update(report)
         return report
 
     def _row(
-        self, samples: list[Sample], indices: list[int], weights: list[float], rare: list[np.ndarray], counts: bool
+        self,
+        samples: list[Sample],
+        indices: list[int],
+        weights: list[float],
+        counts: bool,
+        rare: Mapping[Sample, Found],
     ) -> tuple[float, TokenTable]:
         """Forward and backward of one packed row; gradients accumulate."""
         row = pack([samples[i] for i in indices], self.world.device)
@@ -240,7 +256,7 @@ class Trainer:
             coefficient_N=table(stats.coefficient_N),
             gradient_N=table(stats.logit_grad_norm_N),
             clipped_N=stats.clipped_N.cpu().numpy(),
-            rare_N=np.concatenate([rare[i] for i in indices]),
+            rare_N=np.concatenate([rare[s].at_N for s in row.samples]),
             start_kl_N=None if start_N is None else table(k3(stats.logprobs_N, start_N)),
         )
 

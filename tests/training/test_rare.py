@@ -60,18 +60,18 @@ def said(tokenizer, text: str, rendered: str = "user: wait, verify\n") -> Sample
 def test_a_word_is_all_its_tokens_in_any_case_and_no_part_of_another_word(tmp_path, tokenizer, text, words, counts):
     tokenizer.save_pretrained(tmp_path)
     sample = said(tokenizer, text)
-    found_N, seen = RareWords(tmp_path, WORDS).find(sample)
+    found = RareWords(tmp_path, WORDS).find(sample)
     pieces = tokenizer.convert_ids_to_tokens(sample.token_ids[sample.loss_mask])
-    assert "".join(p for p, rare in zip(pieces, found_N, strict=True) if rare) == "".join(words)
-    assert dict(seen) == counts
+    assert "".join(p for p, rare in zip(pieces, found.at_N, strict=True) if rare) == "".join(words)
+    assert dict(found.said) == counts
 
 
 def test_what_was_rendered_is_not_looked_at_and_no_words_need_no_tokenizer(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path)
-    found_N, seen = RareWords(tmp_path, WORDS).find(said(tokenizer, "it", rendered="wa"))
-    assert not found_N.any()
-    assert not seen
-    assert not RareWords(tmp_path / "nothing", ()).find(said(tokenizer, "wait"))[0].any()
+    found = RareWords(tmp_path, WORDS).find(said(tokenizer, "it", rendered="wa"))
+    assert not found.at_N.any()
+    assert not found.said
+    assert not RareWords(tmp_path / "nothing", ()).find(said(tokenizer, "wait")).at_N.any()
 
 
 def test_a_step_reports_their_share_of_the_gradient_and_that_a_word_was_never_said(

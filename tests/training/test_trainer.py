@@ -260,6 +260,19 @@ def test_a_spike_stops_the_step_and_names_the_largest_sample_first(tiny_llama: P
     assert trainer.train_step(make_samples(4)).step == 9
 
 
+def test_updates_whose_every_token_was_clipped_make_no_spike_of_the_next(tiny_llama: Path, make_samples: Make) -> None:
+    samples = make_samples(4)
+    unmoved = [
+        dataclasses.replace(s, behaviour_logprobs=np.where(s.loss_mask, -50, 0), advantages=np.where(s.loss_mask, 1, 0))
+        for s in samples
+    ]
+    trainer = Trainer(tiny_llama, TrainConfig(loss=PpoClip(), optimizer=SGD))
+    for _ in range(8):
+        assert trainer.train_step(unmoved).grad_norm == 0
+    assert trainer.train_step(samples).grad_norm > 0
+    assert len(trainer.guard.norms) == 1
+
+
 def test_a_cap_that_never_binds_is_warned_of_only_with_several_updates(tiny_llama: Path, make_samples: Make) -> None:
     for updates, expected in ((1, 0), (2, 1)):
         trainer = Trainer(tiny_llama, TrainConfig(loss=Cispo(max_ratio=1e6), updates_per_batch=updates))
@@ -303,6 +316,11 @@ def test_contradictions_and_bad_batches_are_refused(tiny_llama: Path, make_sampl
         trainer.train_step([])
     with pytest.raises(TrainError, match="at most 256"):
         trainer.train_step(make_samples(1, lengths=(300, 301)))
+    (strange,) = make_samples(1)
+    strange.token_ids[5] = 96
+    for act in (trainer.train_step, trainer.logprobs):
+        with pytest.raises(TrainError, match="holds token 96; the model has 96 tokens"):
+            act([strange])
 
 
 def test_a_broken_model_folder_is_refused(tiny_llama: Path, tmp_path: Path) -> None:
