@@ -183,6 +183,12 @@ async def test_a_wrong_key_is_refused_in_each_sdks_own_error(served):
     lost = anthropic.AsyncAnthropic(base_url=endpoint.base_url.replace("r1", "r2"), api_key=endpoint.api_key)
     with pytest.raises(anthropic.AuthenticationError):
         await lost.messages.create(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}])
+    with pytest.raises(anthropic.AuthenticationError) as listing:
+        await lost.models.list()
+    with pytest.raises(anthropic.NotFoundError) as nowhere:
+        await claude(endpoint).get("/v1/nowhere", cast_to=object)
+    for told in (listing, nowhere):
+        assert (told.value.body["type"], "message" in told.value.body["error"]) == ("error", True)
 
 
 async def test_a_spent_budget_is_refused_once_and_says_so_in_each_sdks_own_error(served):
