@@ -6,18 +6,24 @@ Each loss starts from the same policy, seed and first batch of rollouts (made on
 from there: select, roll out in real boxes, judge, train with `--updates` off-policy updates on each batch, which is
 where a clip begins to matter. Told for each iteration, over its training rollouts: the pass rate, P(verify after the
 last mend | said it was done), P(the turn after an error inspects), with intervals clustered by task; and of the
-training step entropy, clipped share and the share of the gradient on the words that stop and look.
+training step entropy, clipped share and the share of the gradient on the words that stop and look. The summary takes
+each loss's mean over the last half of the iterations, and the first loss's less each other's, paired by seed, with
+Student's interval over seeds. Runs are added to those that the file of `--out` holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from scipy.stats import t
 
 from environments.suites.service_repair.acts import act_kind
 from flows.config import RunConfig
@@ -35,6 +41,7 @@ from tasks.train import read_report
 from training.evaluation.behaviour import measure_behaviour
 from training.evaluation.runs import runs_of
 
+MEASURES = ("verify_before_finish", "inspect_after_error", "pass_rate")
 OF_STEP = ("entropy", "clipped_fraction", "ratio_max", "kl_to_behaviour", "rare_token_gradient_share")
 
 
@@ -71,6 +78,54 @@ def row(desk: Desk, config: RunConfig, record: TrainingRecord) -> dict[str, Any]
     }
 
 
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each measure and each loss but the first: both means over seeds that both have, and their difference."""
+    first, *others = dict.fromkeys(row["loss"] for row in rows)
+    return [compared(rows, measure, first, other) for other in others for measure in MEASURES]
+
+
+def compared(rows: list[dict[str, Any]], measure: str, first: str, other: str) -> dict[str, Any]:
+    ours, theirs = (late_means(rows, measure, loss) for loss in (first, other))
+    seeds = sorted(ours.keys() & theirs.keys())
+    gaps = np.array([ours[seed] - theirs[seed] for seed in seeds])
+    around = float(gaps.std(ddof=1) / math.sqrt(len(gaps)) * t.ppf(0.975, len(gaps) - 1)) if len(gaps) > 1 else None
+    mean = float(gaps.mean())
+    return {
+        "measure": measure,
+        first: float(np.mean([ours[seed] for seed in seeds])),
+        other: float(np.mean([theirs[seed] for seed in seeds])),
+        "difference": {
+            "mean": mean,
+            "low": None if around is None else mean - around,
+            "high": None if around is None else mean + around,
+            "n": len(gaps),
+        },
+        "by_seed": dict(zip(seeds, gaps.tolist(), strict=True)),
+    }
+
+
+def late_means(rows: list[dict[str, Any]], measure: str, loss: str) -> dict[int, float]:
+    """By seed: the mean over the last half of the iterations, those without a case left out."""
+    half = (1 + max(row["iteration"] for row in rows)) // 2
+    by_seed: dict[int, list[float]] = {}
+    for row in rows:
+        if row["loss"] == loss and row["iteration"] >= half and row[measure] is not None:
+            value = row[measure]
+            by_seed.setdefault(row["seed"], []).append(value["mean"] if isinstance(value, dict) else value)
+    return {seed: float(np.mean(values)) for seed, values in by_seed.items()}
+
+
+def with_kept(out: Path, rows: list[dict[str, Any]], updates: int) -> list[dict[str, Any]]:
+    """These rows after those of other runs that the file holds."""
+    if not out.is_file():
+        return rows
+    held = json.loads(out.read_text())
+    if held["updates_per_batch"] != updates:
+        raise SystemExit(f"{out} has runs of {held['updates_per_batch']} updates a batch, not {updates}: name another")
+    made = {(row["loss"], row["seed"]) for row in rows}
+    return [row for row in held["rows"] if (row["loss"], row["seed"]) not in made] + rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--losses", nargs="+", default=["cispo", "grpo"])
@@ -95,7 +150,10 @@ def main() -> None:
             )
         ]
     if given.out:
-        given.out.write_text(json.dumps({"updates_per_batch": given.updates, "rows": rows}, indent=1) + "\n")
+        rows = with_kept(given.out, rows, given.updates)
+        told = {"updates_per_batch": given.updates, "summary": summary(rows), "rows": rows}
+        given.out.write_text(json.dumps(told, indent=1) + "\n")
+    print(json.dumps(summary(rows), indent=1))
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def noisy_choice(staleness: int, batches: int = 60) -> Choice:
 def run_cispo_claim(
     out: Path, *, plan: ClaimPlan | None = None, report: Callable[[str], None] = lambda line: None
 ) -> CispoClaim:
-    """Run all losses on both cases; write `cispo.json` and two plots into `out`. Some three minutes of one core."""
+    """Run all losses on both cases; write `cispo.json` and two plots into `out`. Some two minutes of one core."""
     from training.experiments.cispo_plots import plot_noisy, plot_rare
 
     plan = plan or ClaimPlan()

@@ -18,12 +18,12 @@ COLOURS = {
     "cispo": "#d62728", "dispo": "#ff7f0e", "unclipped": "#1f77b4", "reinforce": "#2ca02c",
 }  # fmt: skip
 
-# Losses that coincide where no clip acts are drawn dashed above the one they hide.
-DASHED = frozenset({"unclipped", "m1_mask"})
+# Losses that coincide where no clip acts are drawn in dashes above the one they hide: (where to begin, (on, off)).
+DASHES = {"m1_mask": (0, (4, 3)), "dispo": (0, (3, 6)), "unclipped": (4.5, (3, 6))}
 
 
 def _style(name: str) -> dict[str, Any]:
-    return {"color": COLOURS[name], "label": name, "ls": (0, (4, 3)) if name in DASHED else "-", "lw": 2.0}
+    return {"color": COLOURS[name], "label": name, "ls": DASHES.get(name, "-"), "lw": 2.0}
 
 
 def _figure(columns: int) -> tuple[Figure, list[Axes]]:
