@@ -29,6 +29,7 @@ from training.policy import CHECKPOINT
 from training.trainer import Trainer
 
 SCHEMA_VERSION = 2
+_GO_ON_OTHERWISE = "set model and training.lora_rank back, or move the checkpoint away to start with a fresh optimizer"
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 
 
@@ -97,12 +98,15 @@ def _restore_weights(trainer: Trainer, weights: Mapping[str, Tensor]) -> None:
     own = dict(trainer.policy.named_parameters())
     if own.keys() != weights.keys():
         odd = sorted(own.keys() ^ weights.keys())
-        raise CheckpointError(f"the checkpoint is of another model: {len(odd)} parameters differ, first {odd[0]}")
+        raise CheckpointError(
+            f"the checkpoint is of another model: {len(odd)} parameters differ, first {odd[0]}; {_GO_ON_OTHERWISE}"
+        )
     with torch.no_grad():
         for name, parameter in own.items():
             if parameter.shape != weights[name].shape:
                 raise CheckpointError(
-                    f"{name} is {tuple(weights[name].shape)} in the checkpoint, {tuple(parameter.shape)} in the model"
+                    f"{name} is {tuple(weights[name].shape)} in the checkpoint, {tuple(parameter.shape)} in the model; "
+                    f"{_GO_ON_OTHERWISE}"
                 )
             copy_into(parameter, weights[name])
 

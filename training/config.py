@@ -35,9 +35,11 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "eps", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want a positive number")
+        for name in ("learning_rate", "eps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want a positive, finite number")
+        if not self.max_grad_norm > 0:
+            raise LossConfigError(f"optimizer.max_grad_norm is {self.max_grad_norm}; want over 0 (math.inf is off)")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want a number in [0, 1)")

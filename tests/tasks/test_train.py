@@ -224,6 +224,7 @@ def test_every_setting_reaches_the_trainer():
             {"mismatch": "tis", "ratio_base": "proximal", "mismatch_settings": (("high", 2.0),)},
             r"mismatch correction tis has no setting high; it takes cap=2\.0",
         ),
+        ({"learning_rate": float("inf")}, r"optimizer\.learning_rate is inf; want a positive, finite number"),
         ({"adam_beta1": 1.0}, r"optimizer\.beta1 is 1\.0; want a number in \[0, 1\)"),
         ({"decay_updates": 3, "warmup_updates": 4}, "decay_updates 3 ends within warmup_updates 4"),
     ],

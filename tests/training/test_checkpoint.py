@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from training.checkpoint import CheckpointError, capture, load_trainer, save_trainer
-from training.config import OptimizerConfig, TrainConfig
+from training.config import LoraAdapter, OptimizerConfig, TrainConfig
 from training.samples import Sample
 from training.trainer import Trainer
 
@@ -136,6 +136,9 @@ def test_a_checkpoint_of_another_kind_is_refused(tiny_llama: Path, make_samples:
     one_step(tiny_llama, make_samples, tmp_path)
     with pytest.raises(CheckpointError, match="of optimizer adamw"):
         load_trainer(tmp_path / "policy", TrainConfig(optimizer=OptimizerConfig(name="sgd")), policy_version=1)
+    pytest.importorskip("peft", reason="the extra `lora` is not installed")
+    with pytest.raises(CheckpointError, match=r"parameters differ, .* set model and training\.lora_rank back"):
+        load_trainer(tmp_path / "policy", TrainConfig(lora=LoraAdapter()), policy_version=1)
 
 
 @pytest.mark.gpu
