@@ -211,6 +211,7 @@ _PROBE_TOOLS = [
 ]
 # Tried in order; the first whose ids equal the folder's own template on every probe is used.
 _CANDIDATES = ("qwen3", "qwen3.5", "llama-3", "glm-4.5", "glm-5", "gpt-oss")
+_MARKERS = {"gpt-oss": "<|channel|>"}  # its library fetches an encoding from the net: only for who can need it
 
 
 def _agrees(renderer: Any, tokenizer: Any) -> bool:
@@ -226,14 +227,17 @@ def _agrees(renderer: Any, tokenizer: Any) -> bool:
 
 def _detect(tokenizer: Any) -> dict[str, Any]:
     """Settings of the typed renderer that gives the ids of the folder's own template, else the default one's."""
+    vocabulary = tokenizer.get_vocab()
     for name in _CANDIDATES:
+        if name in _MARKERS and _MARKERS[name] not in vocabulary:
+            continue
         settings = {"name": name, "thinking_retention": "all"}
         try:
             if _agrees(_make(tokenizer, settings), tokenizer):
                 return settings
-        except (AssertionError, ValueError, TypeError, KeyError, AttributeError, IndexError):
-            continue  # this renderer's marker tokens are not in the vocabulary: not this one
-    has_hermes = "<tool_call>" in tokenizer.get_vocab()
+        except Exception:  # noqa: BLE001 - one made for other models may fail in any way, as where it lacks its tokens
+            continue
+    has_hermes = "<tool_call>" in vocabulary
     return {"name": "default"} | ({"tool_parser": "qwen3", "reasoning_parser": "think"} if has_hermes else {})
 
 

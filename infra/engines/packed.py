@@ -10,6 +10,8 @@ chunks a prompt was read, which tokens were sampled and which read back, or whet
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -48,7 +50,8 @@ class KVCache:
     """Keys and values of `num_slots` sessions and one scrap slot for padding rows, allocated at first use.
 
     A layer's keys are [num_slots + 1, kv_heads, head_dim, max_context], its values [num_slots + 1, kv_heads,
-    max_context, head_dim]; see `attention.py`. Pages never written cost no memory on CPU.
+    max_context, head_dim], float32; see `attention.py`. Pages never written cost no memory: a slot takes what its
+    session's length asks for, in steps of 1,024 tokens.
     """
 
     def __init__(self, num_slots: int, max_context: int) -> None:
@@ -57,13 +60,13 @@ class KVCache:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's (keys, values); `key` and `value` [M, kv_heads, head_dim] say their shape and type."""
+        """The layer's (keys, values); `key` and `value` [M, kv_heads, head_dim] say their shape."""
         if index not in self._layers:
             slots, positions = self.num_slots + 1, self.positions
             _, heads, dim = key.shape
             self._layers[index] = (
-                key.new_zeros(slots, heads, dim, positions),
-                value.new_zeros(slots, heads, positions, value.shape[2]),
+                _unwritten_zeros(slots, heads, dim, positions),
+                _unwritten_zeros(slots, heads, positions, value.shape[2]),
             )
         return self._layers[index]
 
@@ -72,6 +75,13 @@ class KVCache:
         for keys, values in self._layers.values():
             keys[target, :, :, start:end] = keys[source, :, :, start:end]
             values[target, :, start:end] = values[source, :, start:end]
+
+
+def _unwritten_zeros(*shape: int) -> Tensor:
+    """Zeros that the kernel gives page by page. torch.zeros writes every page, numpy.zeros asks for huge ones."""
+    pages = mmap.mmap(-1, 4 * math.prod(shape))
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32).view(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -191,6 +191,29 @@ def test_a_template_without_a_bridge_gets_its_tail_by_difference(tmp_path, tiny_
     assert cut == [said[-1], *tail]
 
 
+PLAIN_CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+async def test_a_model_whose_template_no_renderer_was_made_for_holds_its_conversation_in_one_chain(
+    tmp_path, tiny_folder, plain
+):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(PLAIN_CHAT)
+    found = load_rendering(folder)
+    text = "<|im_start|>system\nMend it.<|im_end|>\n<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n"
+    assert type(found._renderer).__name__ == "DefaultRenderer"
+    assert found.prompt(HISTORY[:2], []) == plain.encode(text, add_special_tokens=False)
+    engine = ScriptedEngine(folder, lambda r: "ok" + STOP)
+    async with recorder_for(engine, tmp_path / "log", found) as recorder, talking(recorder) as talker:
+        for question in ("Go.", "On.", "Done?"):
+            await talker.ask(question)
+        recording = await recorder.close("r1")
+    assert [(c.fork_cause, len(c.segments)) for c in recording.chains] == [("root", 6)]
+
+
 MARKERS_OF_OTHERS = [
     *("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),

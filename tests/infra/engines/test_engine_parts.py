@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -49,6 +50,15 @@ def test_heads_computed_in_pairs_give_the_bits_of_heads_computed_alone():
             one = slice(member, member + 1)
             attend_rows(query[:, :, one], *where, keys, values, np.float32(0.2), alone[:, :, one])
         assert np.array_equal(together, alone)
+
+
+def test_a_cache_costs_what_is_written_to_it_and_not_what_it_could_hold():
+    token = torch.ones(1, 4, 64)
+    before = psutil.Process().memory_info().rss
+    keys, values = KVCache(64, 32768).layer(0, token, token)  # 2.2 GB each
+    keys[7, :, :, 0] = values[7, :, 0] = 1.0
+    assert (keys[7, 0, 0, :2].tolist(), values[63, 0, 5].sum().item()) == ([1.0, 0.0], 0.0)
+    assert psutil.Process().memory_info().rss - before < 16 * 2**20
 
 
 def test_extreme_scores_neither_overflow_nor_vanish():
