@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from flows.cli.errors import Refused, guarded
+from infra.engines.base import EngineError
 from infra.processes import ProcessError
 from infra.store import StoreError
 from training.checkpoint import CheckpointError
@@ -41,3 +44,20 @@ def test_an_unknown_error_escapes():
 
     with pytest.raises(ZeroDivisionError):
         guarded(work)
+
+
+def test_what_prefect_logs_of_a_known_error_has_no_trace_and_of_another_one_has(caplog):
+    def failing(error):
+        def work():
+            log = logging.getLogger("prefect.flow_runs")
+            try:
+                raise error
+            except type(error):
+                log.exception("the flow raised")
+            return 0
+
+        return work
+
+    for error in (EngineError("no server; start it"), ZeroDivisionError()):
+        assert guarded(failing(error)) == 0
+    assert [record.exc_info is None for record in caplog.records] == [True, False]
