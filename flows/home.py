@@ -87,7 +87,7 @@ def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool 
         folder.mkdir(parents=True, exist_ok=True)
         salt, attempt = _note_attempt(folder, config, fresh=fresh)
         store.sweep()
-        with Workshop(config.engine, home.root / "work" / run_id) as workshop:
+        with workshop_of(config, home.root / "work" / run_id) as workshop:
             yield Desk(
                 run_id=run_id,
                 store=store,
@@ -98,6 +98,11 @@ def open_desk(home: Home, config: RunConfig, progress: Progress, *, fresh: bool 
                 salt=salt,
                 attempt=attempt,
             )
+
+
+def workshop_of(config: RunConfig, work_folder: Path) -> Workshop:
+    """The tools that the run asks for, to be opened."""
+    return Workshop(config.engine, work_folder, docker_image=config.rollouts.docker_image)
 
 
 def _sole_use(store: Store, engine: EngineConfig) -> AbstractContextManager[None]:
@@ -115,7 +120,7 @@ def open_shard_desk(home: Home, config: RunConfig, progress: Progress, *, salt: 
     store, place = home.store, home.root / "work"
     with (
         store.lock(f"{config.run_id}.{shard}"),
-        Workshop(config.engine, place / f"{config.run_id}.{shard}") as workshop,
+        workshop_of(config, place / f"{config.run_id}.{shard}") as workshop,
     ):
         yield Desk(
             run_id=f"{config.run_id}.{shard}",

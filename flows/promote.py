@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from environments.types import TaskPool
 from flows.config import RunConfig
-from flows.home import Home
+from flows.home import Home, workshop_of
 from flows.loop import benchmark_policy
 from infra.digests import digest_folder
 from infra.registry import Registry
@@ -14,7 +14,6 @@ from tasks.benchmark import Benchmarked
 from tasks.policies import Policy, adopt
 from tasks.registry import fetch, measurement, rival_of
 from tasks.stage import Desk, Runner
-from tasks.workshop import Workshop
 from training.evaluation.promotion import Measurement
 
 
@@ -38,7 +37,7 @@ def reigning(
         return measurement(desk, before, config.benchmark, held_out)
     desk.progress.say(f"the champion is version {version}: it meets the same tasks")
     # An engine never goes back to older weights, so the champion gets one of its own.
-    with Workshop(config.engine, home.root / "work" / f"{desk.run_id}-champion") as workshop:
+    with workshop_of(config, home.root / "work" / f"{desk.run_id}-champion") as workshop:
         policy = Policy(manifest=run(adopt(champion.folder, digest=champion.sha256)), version=champion.policy_version)
         own = replace(desk, workshop=workshop)
         done = benchmark_policy(own, run, config, policy, held_out, "benchmark champion")

@@ -34,6 +34,8 @@ GROUPS_FILE = "groups.parquet"
 class RolloutConfig:
     """How rollouts are done. `max_tokens` caps one completion; `concurrency` is boxes open at once.
 
+    `docker_image` makes sandboxes containers of that image (with bash and Python 3.9 or later; name it by digest, for
+    what a tag means may change), by the engine of DOCKER_HOST; without one they are made by bubblewrap.
     `harness_folder` is where infra/harnesses/install.sh put the npm harnesses. When more than `max_lost_share` of the
     rollouts are lost to faults of ours, refills included, the stage fails and is tried again: what is left would be
     too little to judge by, and not a fair sample.
@@ -45,6 +47,7 @@ class RolloutConfig:
     concurrency: int = 48
     max_refills: int = 2
     max_lost_share: float = 0.2
+    docker_image: str = ""
     harness_folder: str = ".harnesses"
     command_timeout_s: float = 20.0
     stop_early: bool = True

@@ -58,11 +58,13 @@ class EngineConfig:
 class Workshop:
     """One process's shared tools. Use as a context manager; `run` drives coroutines on the one loop.
 
-    `server_as_found`: a vLLM server is asked with the weights it has; otherwise it is first given the policy's.
+    `docker_image`: sandboxes are containers of it; without one they are bubblewrap's. `server_as_found`: a vLLM server
+    is asked with the weights it has; otherwise it is first given the policy's.
     """
 
     engine_config: EngineConfig
     work_folder: Path
+    docker_image: str = ""
     server_as_found: bool = False
     _stack: ExitStack = field(default_factory=ExitStack)
     _portal: BlockingPortal | None = None
@@ -102,11 +104,18 @@ class Workshop:
     def boxes(self) -> SandboxProvider:
         """Where sandboxes come from; what dead runs left is swept at the first use."""
         if self._boxes is None:
-            from environments.sandboxes.bubblewrap import BubblewrapProvider
-
-            self._boxes = BubblewrapProvider()
+            self._boxes = self._provider()
             self.run(self._boxes.sweep)
         return self._boxes
+
+    def _provider(self) -> SandboxProvider:
+        if self.docker_image:
+            from environments.sandboxes.docker import DockerProvider
+
+            return DockerProvider(image=self.docker_image)
+        from environments.sandboxes.bubblewrap import BubblewrapProvider
+
+        return BubblewrapProvider()
 
     def engine(self, folder: Path, version: int) -> Engine:
         """The engine, serving policy `version` from `folder`: started, or its weights swapped when they are older.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ LONGBREATH = Path(sys.executable).parent / "longbreath"
 STEP = ("step", "--tasks", "2", "--group", "4", "--set", "pool.max_horizon=4", "--json")
 
 
-def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(home: Path, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [LONGBREATH, *words, "--home", str(home)], capture_output=True, text=True, timeout=280, check=False
+        [LONGBREATH, *words, "--home", str(home)], capture_output=True, text=True, timeout=280, check=False, env=env
     )
 
 
@@ -44,6 +45,22 @@ def test_a_step_rolls_out_judges_trains_and_says_what_happened(undisturbed):
     assert undisturbed["infra_faults"] == 0
     assert undisturbed["policy_version"] == 1
     assert len(undisturbed["policy_digest"]) == 64
+
+
+@pytest.mark.docker
+def test_a_step_in_docker_boxes_is_a_step_of_its_own(tmp_path, undisturbed):
+    image = os.environ.get("LONGBREATH_DOCKER_IMAGE", "python:3.12-slim")
+    done = last_line(run(tmp_path, *STEP, "--set", f"rollouts.docker_image={image}"))
+    assert (done["rollouts"], done["infra_faults"]) == (8, 0)
+    assert done["run_id"] != undisturbed["run_id"]
+
+
+def test_a_step_in_docker_boxes_without_an_engine_says_how_to_start_it(tmp_path):
+    nowhere = {"DOCKER_HOST": f"unix://{tmp_path}/nowhere.sock"}
+    done = run(tmp_path, *STEP, "--set", "rollouts.docker_image=any", env=os.environ | nowhere)
+    assert done.returncode == 1
+    assert "no Docker engine answers" in done.stderr.splitlines()[-1]
+    assert "DOCKER_HOST=unix:///path" in done.stderr.splitlines()[-1]
 
 
 def killed_after(home: Path, seconds: float) -> None:

@@ -88,7 +88,7 @@ class DockerProvider:
     """Makes boxes as containers of `image` on the engine at `base_url` (None: as the environment says)."""
 
     name = "docker"
-    not_covered = (
+    not_covered: tuple[str, ...] = (
         "the host's kernel is shared, behind the engine's default system call filter",
         "whoever may speak to the engine is root on the host: the boxes are not told where it is, our process is",
         "CPU: a command is ended when its whole tree has used cpu_s, but shares are not divided between boxes",
