@@ -4,7 +4,7 @@
     python tests/benchmarks/curriculum.py play --again posterior   # after a change of this strategy alone
     python tests/benchmarks/curriculum.py table            # from the raw results; also draws the plot
     python tests/benchmarks/curriculum.py scale            # 100,000 tasks: time and memory
-    python tests/benchmarks/curriculum.py replay HOME ...  # every run of a LONGBREATH_HOME; see curriculum_replay.py
+    python tests/benchmarks/curriculum.py replay HOME ...  # every run of these homes; see curriculum_replay.py
 
 `play` goes seed by seed and adds to `results/curriculum_raw.json`; what is there already is not played again, so it
 can be stopped and started. Arms other than the oracle see no truth. A play ends at the target (held-out mean pass
@@ -356,6 +356,7 @@ def main() -> None:
     sub.add_parser("scale")
     logs = sub.add_parser("replay")
     logs.add_argument("homes", type=Path, nargs="+")
+    logs.add_argument("--out", type=Path, default=RESULTS / "curriculum_replay.json")
     args = parser.parse_args()
     if args.command == "play" and args.again:
         play_again(args.again)
@@ -372,7 +373,7 @@ def main() -> None:
     else:
         from curriculum_replay import replay_homes
 
-        replay_homes(args.homes, RESULTS / "curriculum_replay.json")
+        replay_homes(args.homes, args.out)
 
 
 if __name__ == "__main__":

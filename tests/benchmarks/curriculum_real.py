@@ -1,7 +1,7 @@
 """Strategies compared on a real policy in real boxes: rollouts and time until held-out success reaches a target.
 
     python tests/benchmarks/curriculum_real.py play --home DIR [--seeds 5] [--target 0.5] [--most-rollouts 3000]
-    python tests/benchmarks/curriculum_real.py table [--target 0.5]
+    python tests/benchmarks/curriculum_real.py table [--target 0.5] [--budget 512]
 
 Every arm starts from the same policy and trains with the preset's settings but the strategy. Rollouts count whatever
 they were for: training, probes, refills, groups without gradient. Wall time is that of selecting, rolling out, judging
@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from flows.config import RunConfig
 from flows.home import Home, open_desk
@@ -95,55 +96,92 @@ def play_until(given: argparse.Namespace, config: RunConfig, raw: Path) -> None:
             return
 
 
-def table(found: list[dict[str, Any]], target: float) -> str:
-    """Means of rollouts, processor and wall time to the target, arm by arm; `>` where a play ended before it.
+def table(found: list[dict[str, Any]], target: float, budget: int) -> str:
+    """Arm by arm, means over seeds; `>` where a play ended before the target.
 
-    The share is of uniform's rollouts with the same seed: geometric mean, its least and its greatest.
+    Beside uniform with the same seeds: rollouts as a share (geometric mean), and the mean success over the budget as
+    a difference in points, each with its 95% t interval.
     """
     text = [
-        "| arm | seeds | reached | rollouts | share of uniform's | processor s | wall s |",
-        "|---|---|---|---|---|---|---|",
+        f"| arm | seeds | reached | rollouts | share of uniform's | success over {budget} | less uniform's | "
+        "groups without gradient | processor s | wall s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    ends = {arm: plays for arm in ARMS if (plays := _plays(found, arm, target))}
+    ends = {arm: plays for arm in ARMS if (plays := _plays(found, arm, target, budget))}
+    uniform = ends.get("uniform", {})
     for arm, plays in ends.items():
         reached = sum(end.reached for end in plays.values())
         mark = "" if reached == len(plays) else ">"
         rollouts, cpu, wall = np.mean([(end.rollouts, end.cpu_s, end.wall_s) for end in plays.values()], axis=0)
-        both = plays.keys() & ends.get("uniform", {}).keys()
-        shares = [plays[seed].rollouts / ends["uniform"][seed].rollouts for seed in both]
-        share = f"{np.exp(np.mean(np.log(shares))):.2f} ({min(shares):.2f} to {max(shares):.2f})" if shares else ""
+        success = np.mean([end.success for end in plays.values() if end.success is not None] or [np.nan])
+        wasted = np.mean([end.wasted for end in plays.values()])
+        pairs = [(end, uniform[seed]) for seed, end in plays.items() if seed in uniform] if arm != "uniform" else []
+        share = _told(np.log([e.rollouts / u.rollouts for e, u in pairs]), lambda x: f"{np.exp(x):.2f}")
+        more = [e.success - u.success for e, u in pairs if e.success is not None and u.success is not None]
         text.append(
-            f"| {arm} | {len(plays)} | {reached} | {mark}{rollouts:.0f} | {mark}{share} | {mark}{cpu:.0f} | "
-            f"{mark}{wall:.0f} |"
+            f"| {arm} | {len(plays)} | {reached} | {mark}{rollouts:.0f} | {mark if share else ''}{share} | "
+            f"{success:.1%} | {_told(np.array(more), lambda x: f'{100 * x:+.1f}')} | {wasted:.0%} | "
+            f"{mark}{cpu:.0f} | {mark}{wall:.0f} |"
         )
     return "\n".join(text)
 
 
+def _told(numbers: np.ndarray[Any, Any], word: Callable[[float], str]) -> str:
+    """Mean and 95% t interval over seeds, in words."""
+    if len(numbers) < 2:
+        return word(float(numbers[0])) if len(numbers) else ""
+    half = stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / len(numbers) ** 0.5
+    return f"{word(numbers.mean())} [{word(numbers.mean() - half)}, {word(numbers.mean() + half)}]"
+
+
 @dataclass(frozen=True)
 class End:
-    """A play until it reached the target, or until it was given up."""
+    """A play until it reached the target, or until it was given up.
+
+    `success` is the mean held-out success of the policy at hand over the first rollouts of the budget, None where
+    the play ended before that; `wasted` the mean share of groups without gradient over the iterations of the budget.
+    """
 
     reached: bool
     rollouts: int
     cpu_s: float
     wall_s: float
+    success: float | None
+    wasted: float
 
 
-def _plays(found: list[dict[str, Any]], arm: str, target: float) -> dict[int, End]:
+def _plays(found: list[dict[str, Any]], arm: str, target: float, budget: int) -> dict[int, End]:
     """The end of each play of an arm, by seed."""
     plays: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(found, key=lambda row: int(row["iteration"])):
         if row["arm"] == arm:
             plays.setdefault(row["seed"], []).append(row)
-    return {seed: _end(play, target) for seed, play in plays.items()}
+    return {seed: _end(play, target, budget) for seed, play in plays.items()}
 
 
-def _end(play: list[dict[str, Any]], target: float) -> End:
+def _end(play: list[dict[str, Any]], target: float, budget: int) -> End:
     """Rollouts are noted as a running sum, times for each iteration."""
     there = [n for n, row in enumerate(play, 1) if row["held_out"] is not None and row["held_out"] >= target]
     until = play[: there[0]] if there else play
     times = (sum(row["cpu_s"] for row in until), sum(row["wall_s"] for row in until))
-    return End(bool(there), until[-1]["rollouts"], *times)
+    within = [row["zero_gradient_share"] for row in play[1:] if row["rollouts"] <= budget]
+    wasted = float(np.mean(within)) if within else float("nan")
+    return End(bool(there), until[-1]["rollouts"], *times, mean_success(play, budget), wasted)
+
+
+def mean_success(play: list[dict[str, Any]], budget: int) -> float | None:
+    """Held-out success of the policy at hand, averaged over the first `budget` rollouts of a play.
+
+    A policy is at hand from the end of its iteration to the end of the next; one that was not measured is taken to
+    lie between its neighbours. None where the last measurement comes before the budget is spent.
+    """
+    measured = [(row["iteration"], row["held_out"], row["rollouts"]) for row in play if row["held_out"] is not None]
+    if not measured or measured[-1][2] < budget:
+        return None
+    at, success, _ = zip(*measured, strict=True)
+    of_policy = np.interp([row["iteration"] for row in play], at, success)
+    spent = np.minimum([row["rollouts"] for row in play], budget)
+    return float(of_policy[:-1] @ np.diff(spent) / budget)
 
 
 def main() -> None:
@@ -164,7 +202,7 @@ def main() -> None:
         one.add_argument("--raw", type=Path, default=RAW)
     given = parser.parse_args()
     if given.command == "table":
-        print(table(rows(given.raw), given.target))
+        print(table(rows(given.raw), given.target, given.budget))
         return
     given.raw.parent.mkdir(exist_ok=True)
     config = with_flags(preset("tiny"), tuple(given.flags))

@@ -22,6 +22,7 @@ from flows.home import Home
 from infra import records
 from tasks.pass_rates import EVIDENCE
 from tasks.pools import PoolConfig, make_pools
+from tasks.stage import code_version
 from training.curriculum.base import Evidence, Strategy
 from training.curriculum.calibration import Predictions, predict, reliability
 from training.curriculum.ledger import Aging, Floats
@@ -49,10 +50,14 @@ ARMS: dict[str, Strategy] = {
 
 
 def log_of(home: Home, run_id: str) -> tuple[TaskPool, list[Evidence]]:
-    """A run's training tasks and all its evidence. Runs of older code have other settings; these are read plainly."""
+    """A run's training tasks and all its evidence. Runs of older code have other settings; these are read plainly.
+
+    A play of `curriculum_real.py` notes no stages, but has a home, and so a store, of its own.
+    """
     notes, store = RunNotes(home, run_id), home.store
     pool = PoolConfig(**json.loads((notes.folder / "config.json").read_bytes())["data"]["pool"])
     folded = [store.path(m) / EVIDENCE for m in notes.manifests("curriculum")]
+    folded = folded or sorted(home.root.glob(f"store/objects/*.curriculum/{EVIDENCE}"))
     evidence = [e for path in folded for e in records.read_parquet(Evidence, path)]
     return make_pools(suite_named(pool.suite), pool).train, evidence
 
@@ -61,7 +66,7 @@ def replay_homes(homes: Sequence[Path], out: Path) -> None:
     """Replay every run of these homes that folded evidence, alone and all together; print and write what was found."""
     logs = [(run_id, *log_of(Home(root), run_id)) for root in homes for run_id in Home(root).run_ids()]
     logs = [log for log in logs if log[2]]
-    found: dict[str, Any] = {"runs": {}, "all": {}}
+    found: dict[str, Any] = {"code": code_version(), "runs": {}, "all": {}}
     for arm, strategy in ARMS.items():
         each = {run_id: predict(strategy, pool, evidence) for run_id, pool, evidence in logs}
         for run_id, predictions in each.items():

@@ -41,7 +41,8 @@ class Posterior:
     how evidence fades, what stands in for it, where tasks have moved meanwhile. A task retires at
     P(p >= `solved`) > `retire_when` and returns at < `readmit_when` (hysteresis); while retired its score counts
     `retired_weight`, and it is looked at again every `recheck_every` versions. `probe_share` of the rollouts go to
-    groups of `probe_size` on what was not seen for longest, feature by feature, and `hard_share` to groups of
+    groups of `probe_size`: on retired tasks that are due (one in four while some tasks were never seen), then on what
+    was not seen for longest, feature by feature. `hard_share` of them go to groups of
     `large_group` on tasks whose last two visits failed throughout. The rest goes by score: the signal per rollout,
     `exploration` parts of it at a Thompson draw and the rest expected. A task seen before gets `large_group` rollouts
     where that yields `large_gain` times the signal per rollout or more (with `mean` advantages it cannot). That is
