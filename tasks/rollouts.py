@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from environments.gates.judge import GateConfig, check_prefix
@@ -75,10 +76,10 @@ def _tool_loop(config: RolloutConfig, gates: GateConfig) -> Harness:
     return ToolLoop(check=check, command_timeout_s=config.command_timeout_s)
 
 
-def _mini_swe_agent(config: RolloutConfig, gates: GateConfig) -> Harness:
+def _mini_swe_agent(config: RolloutConfig, gates: GateConfig, *, python_api: bool = False) -> Harness:
     from environments.harnesses.mini_swe_agent import TOOL_LOOP, MiniSweAgent
 
-    return MiniSweAgent(template=TOOL_LOOP, command_timeout_s=config.command_timeout_s)
+    return MiniSweAgent(template=TOOL_LOOP, command_timeout_s=config.command_timeout_s, python_api=python_api)
 
 
 def _command(spec: CommandSpec) -> Callable[[RolloutConfig, GateConfig], Harness]:
@@ -92,6 +93,7 @@ def _command(spec: CommandSpec) -> Callable[[RolloutConfig, GateConfig], Harness
 HARNESSES: dict[str, Callable[[RolloutConfig, GateConfig], Harness]] = {
     "tool_loop": _tool_loop,
     "mini_swe_agent": _mini_swe_agent,
+    "mini_swe_agent_api": partial(_mini_swe_agent, python_api=True),
     **{name: _command(spec) for name, spec in SPECS.items()},
 }
 
