@@ -100,7 +100,7 @@ def table(found: list[dict[str, Any]], target: float, budget: int) -> str:
     """Arm by arm, means over seeds; `>` where a play ended before the target.
 
     Beside uniform with the same seeds: rollouts as a share (geometric mean), and the mean success over the budget as
-    a difference in points, each with its 95% t interval.
+    a difference in points, each with its 95% t interval. A play counts once it has been measured past the budget.
     """
     text = [
         f"| arm | seeds | reached | rollouts | share of uniform's | success over {budget} | less uniform's | "
@@ -113,14 +113,13 @@ def table(found: list[dict[str, Any]], target: float, budget: int) -> str:
         reached = sum(end.reached for end in plays.values())
         mark = "" if reached == len(plays) else ">"
         rollouts, cpu, wall = np.mean([(end.rollouts, end.cpu_s, end.wall_s) for end in plays.values()], axis=0)
-        success = np.mean([end.success for end in plays.values() if end.success is not None] or [np.nan])
-        wasted = np.mean([end.wasted for end in plays.values()])
+        success, wasted = np.mean([(end.success, end.wasted) for end in plays.values()], axis=0)
         pairs = [(end, uniform[seed]) for seed, end in plays.items() if seed in uniform] if arm != "uniform" else []
         share = _told(np.log([e.rollouts / u.rollouts for e, u in pairs]), lambda x: f"{np.exp(x):.2f}")
-        more = [e.success - u.success for e, u in pairs if e.success is not None and u.success is not None]
+        more = _told(np.array([e.success - u.success for e, u in pairs]), lambda x: f"{100 * x:+.1f}")
         text.append(
             f"| {arm} | {len(plays)} | {reached} | {mark}{rollouts:.0f} | {mark if share else ''}{share} | "
-            f"{success:.1%} | {_told(np.array(more), lambda x: f'{100 * x:+.1f}')} | {wasted:.0%} | "
+            f"{success:.1%} | {more} | {wasted:.0%} | "
             f"{mark}{cpu:.0f} | {mark}{wall:.0f} |"
         )
     return "\n".join(text)
@@ -138,25 +137,27 @@ def _told(numbers: np.ndarray[Any, Any], word: Callable[[float], str]) -> str:
 class End:
     """A play until it reached the target, or until it was given up.
 
-    `success` is the mean held-out success of the policy at hand over the first rollouts of the budget, None where
-    the play ended before that; `wasted` the mean share of groups without gradient over the iterations of the budget.
+    `success` is the mean held-out success of the policy at hand over the first rollouts, as many as the budget;
+    `wasted` the mean share of groups without gradient over the iterations within it.
     """
 
     reached: bool
     rollouts: int
     cpu_s: float
     wall_s: float
-    success: float | None
+    success: float
     wasted: float
 
 
 def _plays(found: list[dict[str, Any]], arm: str, target: float, budget: int) -> dict[int, End]:
-    """The end of each play of an arm, by seed."""
+    """The end of each play of an arm that has come far enough, by seed."""
     plays: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(found, key=lambda row: int(row["iteration"])):
         if row["arm"] == arm:
             plays.setdefault(row["seed"], []).append(row)
-    return {seed: _end(play, target, budget) for seed, play in plays.items()}
+    return {
+        seed: _end(play, target, budget) for seed, play in plays.items() if _measured(play)[-1]["rollouts"] >= budget
+    }
 
 
 def _end(play: list[dict[str, Any]], target: float, budget: int) -> End:
@@ -164,21 +165,22 @@ def _end(play: list[dict[str, Any]], target: float, budget: int) -> End:
     there = [n for n, row in enumerate(play, 1) if row["held_out"] is not None and row["held_out"] >= target]
     until = play[: there[0]] if there else play
     times = (sum(row["cpu_s"] for row in until), sum(row["wall_s"] for row in until))
-    within = [row["zero_gradient_share"] for row in play[1:] if row["rollouts"] <= budget]
-    wasted = float(np.mean(within)) if within else float("nan")
+    within = play[1 : 1 + sum(row["rollouts"] < budget for row in play)]
+    wasted = float(np.mean([row["zero_gradient_share"] for row in within]))
     return End(bool(there), until[-1]["rollouts"], *times, mean_success(play, budget), wasted)
 
 
-def mean_success(play: list[dict[str, Any]], budget: int) -> float | None:
+def _measured(play: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in play if row["held_out"] is not None]
+
+
+def mean_success(play: list[dict[str, Any]], budget: int) -> float:
     """Held-out success of the policy at hand, averaged over the first `budget` rollouts of a play.
 
     A policy is at hand from the end of its iteration to the end of the next; one that was not measured is taken to
-    lie between its neighbours. None where the last measurement comes before the budget is spent.
+    lie between its neighbours.
     """
-    measured = [(row["iteration"], row["held_out"], row["rollouts"]) for row in play if row["held_out"] is not None]
-    if not measured or measured[-1][2] < budget:
-        return None
-    at, success, _ = zip(*measured, strict=True)
+    at, success = zip(*((row["iteration"], row["held_out"]) for row in _measured(play)), strict=True)
     of_policy = np.interp([row["iteration"] for row in play], at, success)
     spent = np.minimum([row["rollouts"] for row in play], budget)
     return float(of_policy[:-1] @ np.diff(spent) / budget)
