@@ -8,7 +8,8 @@ where a clip begins to matter. Told for each iteration, over its training rollou
 last mend | said it was done), P(the turn after an error inspects), with intervals clustered by task; and of the
 training step entropy, clipped share and the share of the gradient on the words that stop and look. The summary takes
 each loss's mean over the last half of the iterations, and the first loss's less each other's, paired by seed, with
-Student's interval over seeds. Runs are added to those that the file of `--out` holds.
+Student's interval over seeds. Runs are added to those that the file of `--out` holds. The spike guard is off, since it
+stops a run (GRPO's of seed 2, at the sixth step); gradients are clipped to norm 1 as ever.
 """
 
 from __future__ import annotations
@@ -138,7 +139,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     config = replace(preset(given.preset), iterations=given.iterations)
-    config = with_flags(config, (f"training.updates_per_batch={given.updates}", *given.flags))
+    config = with_flags(
+        config, (f"training.updates_per_batch={given.updates}", "training.spike_factor=1e30", *given.flags)
+    )
     with tempfile.TemporaryDirectory() as place:
         rows = [
             made
