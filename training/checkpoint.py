@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,8 @@ def write(snapshot: Snapshot, folder: Path) -> None:
         digests = {name: digest_file(made / name) for name in FILES}
         (made / "manifest.json").write_text(json.dumps(digests, indent=1, sort_keys=True))
         move_into_place(made, folder)
+    with suppress(OSError):  # not empty where others stage beside
+        (folder.parent / "tmp").rmdir()
 
 
 def read(folder: Path) -> Snapshot:
