@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,19 @@ def _coerce(kind: Any, value: Any, dotted: str, source: str) -> Any:
     # Records hold no mappings: a field for one holds its pairs.
     given = tuple(value.items()) if isinstance(value, Mapping) else value
     try:
-        return TypeAdapter(kind).validate_python(given)
+        fitting = TypeAdapter(kind).validate_python(given)
     except ValidationError as error:
         said = error.errors()[0]["msg"]
         raise ConfigError(f"{source}: {dotted} is {value!r}: {said}") from error
+    if _endless(fitting):
+        raise ConfigError(f"{source}: {dotted} is {value!r}; want finite numbers: a run's settings are kept as JSON")
+    return fitting
+
+
+def _endless(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(_endless(inner) for inner in value)
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def with_flags(config: T, flags: tuple[str, ...]) -> T:
@@ -98,7 +108,11 @@ def with_flags(config: T, flags: tuple[str, ...]) -> T:
         dotted, sign, text = flag.partition("=")
         if not sign:
             raise ConfigError(f"--set {flag!r}: want section.field=value")
-        settings[dotted.strip()] = yaml.safe_load(text)
+        try:
+            settings[dotted.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            said = f"{text!r} is not readable as YAML; close its brackets and quotes, or quote it whole"
+            raise ConfigError(f"--set {dotted.strip()}: {said}") from error
     return with_settings(config, settings, source="--set")
 
 

@@ -36,6 +36,10 @@ class BenchmarkConfig:
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ValueError(f"benchmark.attempts is {self.attempts}; want at least 1")
+        if not 0 <= self.temperature <= 10:
+            raise ValueError(f"benchmark.temperature is {self.temperature}; want a number in [0, 10], 0 is greedy")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"benchmark.confidence is {self.confidence}; want a share between 0 and 1, such as 0.95")
         if self.temperature == 0 and self.attempts > 1:
             raise ValueError("benchmark.attempts > 1 with temperature 0 would repeat one rollout; set attempts=1")
         if not self.bands or list(self.bands) != sorted(set(self.bands)):

@@ -56,6 +56,11 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         if self.harness not in HARNESSES:
             raise ValueError(f"rollouts.harness is {self.harness!r}; want one of {sorted(HARNESSES)}")
+        for name, least in (("concurrency", 1), ("max_tokens", 1), ("max_refills", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"rollouts.{name} is {getattr(self, name)}; want at least {least}")
+        if self.command_timeout_s <= 0:
+            raise ValueError(f"rollouts.command_timeout_s is {self.command_timeout_s}; want positive seconds")
         if not 0 <= self.max_lost_share < 1:
             raise ValueError(f"rollouts.max_lost_share is {self.max_lost_share}; want a share from 0 to below 1")
         if self.temperature <= 0:

@@ -5,6 +5,7 @@ Heavy things are made when first asked for, and ended together.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -48,10 +49,26 @@ class EngineConfig:
             )
         if self.kind not in ("local", "vllm"):
             raise ValueError(f"engine.kind is {self.kind!r}; want 'local' or 'vllm'")
+        for name in ("rows", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"engine.{name} is {getattr(self, name)}; want at least 1")
         if (self.kind == "vllm") != bool(self.url):
             raise ValueError(
                 f"engine.kind {self.kind!r} with url {self.url!r}; a vllm engine needs a url, local has none"
             )
+
+
+async def _begun(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> asyncio.Task[T]:
+    return asyncio.create_task(function(*args))
+
+
+async def _awaited(task: asyncio.Task[T]) -> T:
+    return await task
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 @dataclass
@@ -88,10 +105,16 @@ class Workshop:
                     self.run(self._engine.aclose)
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Run an async function on the workshop's loop and wait for it."""
+        """Run an async function on the workshop's loop and wait for it; interrupted, end it and wait for that."""
         if self._portal is None:
             raise RuntimeError("the workshop is closed; use it as `with Workshop(...) as workshop:`")
-        result: T = self._portal.call(function, *args)
+        task: asyncio.Task[T] = self._portal.call(_begun, function, *args)
+        try:
+            result: T = self._portal.call(_awaited, task)
+        except (KeyboardInterrupt, SystemExit):
+            # Work that outlived the wait for it would meet a closed recorder, or keep this process alive for good.
+            self._portal.call(_ended, task)
+            raise
         return result
 
     def suite(self, name: str) -> Suite:

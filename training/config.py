@@ -39,7 +39,7 @@ class OptimizerConfig:
             if not 0 < getattr(self, name) < math.inf:
                 raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want a positive, finite number")
         if not self.max_grad_norm > 0:
-            raise LossConfigError(f"optimizer.max_grad_norm is {self.max_grad_norm}; want over 0 (math.inf is off)")
+            raise LossConfigError(f"optimizer.max_grad_norm is {self.max_grad_norm}; want over 0")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise LossConfigError(f"optimizer.{name} is {getattr(self, name)}; want a number in [0, 1)")
@@ -137,15 +137,15 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, known in (("precision", get_args(Precision)), ("ratio_base", get_args(RatioBase))):
             if getattr(self, name) not in known:
-                raise LossConfigError(f"train.{name} is {getattr(self, name)!r}; want one of {', '.join(known)}")
+                raise LossConfigError(f"training.{name} is {getattr(self, name)!r}; want one of {', '.join(known)}")
         for name in ("updates_per_batch", "passes_per_batch", "token_budget", "chunk_elements"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise LossConfigError(f"train.{name} is {value}; want at least 1")
+                raise LossConfigError(f"training.{name} is {value}; want at least 1")
         if not self.spike_factor > 1:
-            raise LossConfigError(f"train.spike_factor is {self.spike_factor}; want more than 1 (math.inf is off)")
+            raise LossConfigError(f"training.spike_factor is {self.spike_factor}; want more than 1")
         if not self.max_engine_gap > 0:
-            raise LossConfigError(f"train.max_engine_gap is {self.max_engine_gap}; want more than 0 (math.inf is off)")
+            raise LossConfigError(f"training.max_engine_gap is {self.max_engine_gap}; want more than 0")
         self._check_ratios()
         self._check_loss()
 

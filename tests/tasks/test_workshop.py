@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import httpx
@@ -91,3 +93,31 @@ def scores_of(folder, ids):
     with torch.no_grad():
         logprobs = torch.log_softmax(model(torch.tensor([ids])).logits[0], dim=-1)
     return [logprobs[i - 1, ids[i]].item() for i in range(1, len(ids))]
+
+
+def test_an_interrupt_ends_the_work_that_was_waited_for_before_anything_is_closed(tmp_path):
+    begun, told = threading.Event(), []
+
+    async def stuck():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.1)  # as a box takes its time to be stopped
+            told.append("work ended")
+
+    def interrupt():
+        begun.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt), Workshop(EngineConfig(), tmp_path / "work") as workshop:
+            try:
+                workshop.run(stuck)
+            finally:
+                told.append("closing")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == ["work ended", "closing"]
