@@ -55,6 +55,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise ConfigError(f"iterations is {self.iterations}; want at least 1")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; want 0 or more")
         if not self.name.replace("-", "").replace("_", "").isalnum():
             raise ConfigError(f"name is {self.name!r}; want letters, digits, '-' and '_'")
         if self.curriculum.tasks_per_iteration > self.pool.train_tasks:

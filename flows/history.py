@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from environments.types import Group, Judged, Trajectory
-from flows.home import Home
+from flows.home import STEP, Home
 from flows.noted import STAGES
 from flows.overrides import ConfigError
 from infra import records
 from infra.manifest import Manifest
 from tasks.rollouts import GROUPS_FILE
+
+
+def is_single_step(run_id: str) -> bool:
+    """Whether `longbreath step` made this run: it has no result of its own, and is no fine-tuning run to resume."""
+    return run_id.rpartition("-")[0] == STEP
 
 
 @dataclass(frozen=True, slots=True)

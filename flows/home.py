@@ -24,6 +24,8 @@ from tasks.progress import Progress
 from tasks.stage import Desk
 from tasks.workshop import EngineConfig, Workshop
 
+STEP = "step"  # the name of what `longbreath step` runs
+
 
 @dataclass(frozen=True, slots=True)
 class Home:

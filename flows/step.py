@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import RunConfig
-from flows.home import Home, open_desk
+from flows.home import STEP, Home, open_desk
 from flows.loop import Iteration, RunState, iterate
 from flows.noted import STAGES, Noted
 from infra.digests import digest_folder
@@ -26,7 +26,7 @@ def take_step(home: Path, config: RunConfig, *, tasks: int, group: int, progress
     started = time.monotonic()
     config = replace(
         config,
-        name="step",
+        name=STEP,
         iterations=1,
         curriculum=replace(
             config.curriculum, strategy="uniform", settings=(), tasks_per_iteration=tasks, group_size=group

@@ -58,17 +58,15 @@ class EngineConfig:
             )
 
 
-async def _begun(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> asyncio.Task[T]:
-    return asyncio.create_task(function(*args))
+async def _awaited(begun: list[asyncio.Task[T]], function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    begun.append(asyncio.create_task(function(*args)))
+    return await begun[0]
 
 
-async def _awaited(task: asyncio.Task[T]) -> T:
-    return await task
-
-
-async def _ended(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+async def _ended(begun: list[asyncio.Task[Any]]) -> None:
+    for task in begun:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @dataclass
@@ -108,12 +106,12 @@ class Workshop:
         """Run an async function on the workshop's loop and wait for it; interrupted, end it and wait for that."""
         if self._portal is None:
             raise RuntimeError("the workshop is closed; use it as `with Workshop(...) as workshop:`")
-        task: asyncio.Task[T] = self._portal.call(_begun, function, *args)
+        begun: list[asyncio.Task[T]] = []
         try:
-            result: T = self._portal.call(_awaited, task)
+            result: T = self._portal.call(_awaited, begun, function, *args)
         except (KeyboardInterrupt, SystemExit):
             # Work that outlived the wait for it would meet a closed recorder, or keep this process alive for good.
-            self._portal.call(_ended, task)
+            self._portal.call(_ended, begun)
             raise
         return result
 

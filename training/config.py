@@ -162,7 +162,7 @@ class TrainConfig:
         if self.loss.name == "dr_grpo" and self.aggregation.name != "fixed_length":
             raise LossConfigError(
                 f"loss dr_grpo with aggregation {self.aggregation.name} is GRPO under another name; set "
-                "Aggregation(name='fixed_length', fixed_length=<longest completion>)"
+                "aggregation=fixed_length and fixed_length=<longest completion>"
             )
         if self.loss.needs_reference and self.start_folder is None:
             raise LossConfigError(f"loss {self.loss.name} has a KL term; set start_folder to the policy it is against")

@@ -218,6 +218,7 @@ def _print_task(told: dict[str, Any]) -> None:
 
 def _decision_table(title: str, decisions: list[dict[str, Any]]) -> Table:
     table = Table("task", "rollouts", "state", "pass rate", "signal", "why", title=title, title_justify="left")
+    table.columns[0].no_wrap = True  # a name that is cut short cannot be given to --task
     for d in decisions:
         at = f"policy {d['policy_version']}" if "policy_version" in d else d["task_id"]
         rate = f"{d['mean']:.2f} \\[{d['low']:.2f}, {d['high']:.2f}]"

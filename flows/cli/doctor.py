@@ -48,12 +48,12 @@ def _box() -> Finding:
     async def try_one() -> str:
         box = await BubblewrapProvider().start(SandboxSpec(label="doctor"))
         try:
-            return (await box.run("echo works; id -u")).output.replace("\n", " ").strip()
+            return (await box.run("id -u")).output.strip()
         finally:
             await box.stop()
 
     try:
-        return Finding("bubblewrap sandbox", True, asyncio.run(try_one()))
+        return Finding("bubblewrap sandbox", True, f"works; an agent is user {asyncio.run(try_one())}")
     except SandboxError as error:
         return Finding("bubblewrap sandbox", False, str(error), "install bubblewrap and allow user namespaces")
 
@@ -149,6 +149,8 @@ def doctor(*, common: Common = Common()) -> int:  # noqa: B008 - frozen
     ]
     findings = [look() for look in looks]
     table = Table("", "what", "found", "mend", title="longbreath doctor", title_justify="left")
+    for column in table.columns:
+        column.overflow = "fold"  # a command that is cut short cannot be given
     for f in findings:
         mark = "[green]ok[/]" if f.ok else "[red]no[/]" if f.needed else "[yellow]--[/]"
         table.add_row(mark, f.name, f.said, "" if f.ok else f.mend)

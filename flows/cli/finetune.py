@@ -48,6 +48,8 @@ def step(
 
 def _step_table(result: dict[str, Any]) -> Table:
     table = Table(title=f"One step: policy {result['policy_version']}", show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")  # a folder that is cut short cannot be used
     for key, value in result.items():
         table.add_row(key.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     return table

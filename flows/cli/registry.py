@@ -52,7 +52,7 @@ def promote(
             )
         said = f"forced: {reason}" if verdict != "promote" else reason
         moved = registry.promote(version, reason=said, at_s=time.time())
-        console().print(f"{registry.model}: champion is version {moved.champion}, previous {moved.previous}")
+        console().print(f"{registry.model}: champion is version {moved.champion}, previous {moved.previous or 'none'}")
         common.emit({"model": registry.model, "champion": moved.champion, "previous": moved.previous})
         return 0
 
@@ -76,7 +76,9 @@ def rollback(
     def work() -> int:
         registry = _registry(settings, common)
         moved = registry.rollback(reason=reason, at_s=time.time())
-        console().print(f"{registry.model}: champion is version {moved.champion} again, previous {moved.previous}")
+        console().print(
+            f"{registry.model}: champion is version {moved.champion} again, previous {moved.previous or 'none'}"
+        )
         common.emit({"model": registry.model, "champion": moved.champion, "previous": moved.previous})
         return 0
 

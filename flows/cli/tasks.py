@@ -41,6 +41,7 @@ def list_(*, settings: Settings = Settings(), common: Common = Common()) -> int:
         pools = _pools(settings)
         rows = [_row(t, pool.split) for pool in (pools.train, pools.held_out) for t in pool.tasks]
         table = Table("task", "split", "horizon", "tags", title=f"{len(rows)} tasks", title_justify="left")
+        table.columns[0].no_wrap = True  # a name that is cut short cannot be given to `tasks show`
         for row in rows:
             tags = " ".join(tag.partition(":")[2] for tag in row["tags"])
             table.add_row(row["task_id"], row["split"], str(row["horizon"]), tags)

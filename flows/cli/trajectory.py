@@ -51,7 +51,7 @@ def show(
         for trajectory, judged in rows:
             mark = "[green]pass[/]" if judged.passed else "[red]fail[/]"
             said = f"policy {trajectory.policy_versions[1]}  {len(trajectory.turns)} turns  {trajectory.status}"
-            console().print(f"{mark} {trajectory.rollout_id}  {said}")
+            console().print(f"{mark} {trajectory.rollout_id}  {said}", soft_wrap=True)
         common.emit({"rollouts": [_row(t, j) for t, j in rows]})
         return 0
 
@@ -99,7 +99,8 @@ def _print(trajectory: Trajectory, judged: Judged) -> None:
         out.print(f"\n    [italic]{escape(trajectory.final_thought)}[/]\n    {escape(trajectory.final_payload)}")
     if isinstance(judged.result, Verdict):
         for gate in judged.result.gates:
-            out.print(f"gate {gate.name}: {gate.outcome} {escape(gate.detail)}")
+            said = f": {escape(gate.detail)}" if gate.detail else ""
+            out.print(f"gate {gate.name}: {gate.outcome}{said}")
         out.print(f"reward {judged.result.reward:g}")
     else:
         out.print(f"not judged: {escape(judged.result.reason)}")

@@ -57,6 +57,7 @@ def test_a_file_lies_over_the_preset_and_a_flag_over_the_file(tmp_path):
         ("curriculum.tasks_per_iteration=100000", "lower the one or raise pool.train_tasks"),
         ("pool.max_horizon=2", "are empty"),
         ("engine.kind=vllm", "needs a url"),
+        ("seed=-1", "seed is -1; want 0 or more"),
         ("engine.rows=0", "engine.rows is 0; want at least 1"),
         ("engine.threads=0", "engine.threads is 0; want at least 1"),
         ("rollouts.concurrency=0", "rollouts.concurrency is 0; want at least 1"),

@@ -61,3 +61,24 @@ def test_one_task_and_one_trajectory_are_answered_as_documented(home, capsys):
     whole = curriculum.show(RUN, task=rollout.task_id, common=common)
     assert whole == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == documented("curriculum show RUN --task T")
+
+
+def test_a_listing_for_people_holds_names_whole_in_eighty_columns(home, capsys):
+    """What is cut short cannot be given to the next command."""
+    common = Common(home=home.root)
+    tasks.list_(settings=SMALL, common=common)
+    listed = capsys.readouterr().err
+    assert sum(len(line.split()[1]) == len("service_repair-03-0123456789") for line in listed.splitlines()[4:-1]) == 6
+    curriculum.show(RUN, common=common)
+    assert trajectories_of(home, RUN)[0][0].task_id in capsys.readouterr().err
+
+
+def test_a_single_step_is_listed_as_one_and_is_not_resumed_as_a_fine_tuning_run(tmp_path, capsys):
+    folder = Home(tmp_path).run("step-0a8b4eb0")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    common = Common(home=tmp_path)
+    assert runs.list_(common=common) == 0
+    assert "one step" in capsys.readouterr().err
+    assert runs.resume("step-0a8b4eb0", common=common) == 2
+    assert "give its `longbreath step` command again" in capsys.readouterr().err

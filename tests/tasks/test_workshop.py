@@ -113,11 +113,10 @@ def test_an_interrupt_ends_the_work_that_was_waited_for_before_anything_is_close
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Thread(target=interrupt).start()
-        with pytest.raises(KeyboardInterrupt), Workshop(EngineConfig(), tmp_path / "work") as workshop:
-            try:
+        with Workshop(EngineConfig(), tmp_path / "work") as workshop:
+            with pytest.raises(KeyboardInterrupt):
                 workshop.run(stuck)
-            finally:
-                told.append("closing")
+            told.append("closing")
     finally:
         signal.signal(signal.SIGINT, before)
     assert told == ["work ended", "closing"]
