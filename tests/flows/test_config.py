@@ -168,3 +168,9 @@ def test_what_a_loss_takes_is_set_by_name_in_any_order_and_saved(tmp_path):
         with_flags(preset("tiny"), ("training.loss_settings={max_ratio: wide}",))
     with pytest.raises(ConfigError, match="Input should be 'default' or 'm1'"):
         with_flags(preset("tiny"), ("training.optimizer=m2",))
+
+
+def test_an_aggregation_that_wants_a_length_says_which_setting_gives_it():
+    config = with_flags(preset("tiny"), ("training.aggregation=fixed_length",))
+    with pytest.raises(ValueError, match="give that one training"):
+        check_section(config.training)

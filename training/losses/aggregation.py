@@ -35,7 +35,7 @@ class Aggregation:
         if (self.name == "fixed_length") != (self.fixed_length is not None):
             raise LossConfigError(
                 f"aggregation {self.name} with fixed_length {self.fixed_length}: the number belongs to "
-                "'fixed_length' and to no other aggregation"
+                "'fixed_length' alone; give that one training.fixed_length=<longest completion>, the others none"
             )
         if self.fixed_length is not None and self.fixed_length < 1:
             raise LossConfigError(f"fixed_length is {self.fixed_length}; want at least 1 token")
