@@ -47,8 +47,9 @@ class Posterior:
     `exploration` parts of it at a Thompson draw and the rest expected. A task seen before gets `large_group` rollouts
     where that yields `large_gain` times the signal per rollout or more (with `mean` advantages it cannot). That is
     about the root of 2, as the signal sums squares: where it grows 1.4 times, the mean gradient grows 1.2 times, and
-    as many rollouts of another task would teach something else. Sizes left None follow `group_size`: twice it, and
-    half of it (at least 2).
+    as many rollouts of another task would teach something else. A task that was met k versions ago counts
+    1 - `repeat_cost` ** k of its score, which spreads lessons over more tasks. Sizes left None follow `group_size`:
+    twice it, and half of it (at least 2).
     """
 
     group_size: int = 8
@@ -66,6 +67,7 @@ class Posterior:
     hard_share: float = 0.03
     exploration: float = 0.3
     large_gain: float = 1.4
+    repeat_cost: float = 0.0
     prior: FeaturePrior = field(default_factory=FeaturePrior)
     name: str = "posterior"
     max_refills: int = 0
@@ -86,6 +88,7 @@ class Posterior:
             f"probe_share + hard_share is {shares}; want each >= 0 and at most half in all",
         )
         need(0 <= self.exploration <= 1, f"exploration is {self.exploration}; want [0, 1]")
+        need(0 <= self.repeat_cost < 1, f"repeat_cost is {self.repeat_cost}; want 0 (none) to below 1")
         need(self.recheck_every >= 1, f"recheck_every is {self.recheck_every}; want at least 1 policy version")
         need(0 <= self.retired_weight <= 1, f"retired_weight is {self.retired_weight}; want [0, 1]")
 
@@ -147,7 +150,7 @@ class Posterior:
         left = budget - sum(p.group_size for p in picks)
         picks += self._hard(state, budget, left, {p.row for p in picks}, rng)
         left = budget - sum(p.group_size for p in picks)
-        picks += self._best(state, beliefs, left, {p.row for p in picks}, rng)
+        picks += self._best(state, beliefs, policy_version, left, {p.row for p in picks}, rng)
         return Selection(
             strategy=self.name,
             policy_version=policy_version,
@@ -205,7 +208,13 @@ class Posterior:
         ]
 
     def _best(
-        self, state: State, beliefs: Beliefs, budget: int, taken: set[int], rng: np.random.Generator
+        self,
+        state: State,
+        beliefs: Beliefs,
+        policy_version: int,
+        budget: int,
+        taken: set[int],
+        rng: np.random.Generator,
     ) -> list[Pick]:
         """Rows by score, best first, until the budget is spent; each with the group size that suits it."""
         drawn = rng.beta(beliefs.alpha_N, beliefs.beta_N)
@@ -213,6 +222,7 @@ class Posterior:
         larger = self._score(beliefs, drawn, self.large)
         large = (state.columns.visits > 0) & (larger > self.large_gain * score) & (self.large <= budget)
         score = np.where(large, larger, score) * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
+        score *= self._rested(state, policy_version)
         score[list(taken)] = -1.0
         size = np.where(large, self.large, self.group_size)
         order = top_rows(score, budget // self.group_size)
@@ -227,6 +237,12 @@ class Posterior:
             )
             for rank, r in enumerate(order, start=1)
         ]
+
+    def _rested(self, state: State, policy_version: int) -> Floats:
+        """What another lesson on each task is worth beside a first one. [N]"""
+        last = state.columns.last_version
+        worn = self.repeat_cost ** np.maximum(policy_version - last, 1)
+        return np.asarray(np.where(last >= 0, 1.0 - worn, 1.0), dtype=np.float64)
 
     def _score(self, beliefs: Beliefs, drawn: Floats, size: int) -> Floats:
         """Signal per rollout: `exploration` parts at the draw, the rest expected under the posterior. [N]"""

@@ -12,6 +12,7 @@ from training.curriculum.calibration import predict, reliability
 from training.curriculum.ledger import State
 from training.curriculum.mopps import Mopps
 from training.curriculum.posterior import WORDS, Posterior
+from training.curriculum.prior import FeaturePrior
 from training.curriculum.signal import probability_at_least
 from training.curriculum.simulator import make_world
 
@@ -102,6 +103,19 @@ def test_retired_tasks_are_seldom_trained_on_while_others_teach_more() -> None:
     assert {d.task_id for selection in chosen for d in selection.decisions} == {"t4", "t5", "t6", "t7"}
 
 
+@pytest.mark.parametrize(("repeat_cost", "tasks_met"), [(0.0, 4), (0.7, 12)])
+def test_a_cost_of_repeating_spreads_lessons_over_more_tasks(repeat_cost: float, tasks_met: int) -> None:
+    strategy = Posterior(repeat_cost=repeat_cost, probe_share=0.0, exploration=0.0, prior=FeaturePrior(learns=False))
+    state, met = strategy.start(pool(12)), set()
+    for version in range(12):  # tasks 0 to 3 pass half the time and the others seldom, so those teach more
+        chosen = strategy.select(state, 4, policy_version=version, seed=0).decisions
+        met |= {d.task_id for d in chosen if version >= 6}
+        for d in chosen:
+            row = int(d.task_id[1:])
+            state = strategy.fold(state, group(task(row), 4 if row < 4 else 1, d.group_size, version=version))
+    assert len(met) == tasks_met
+
+
 def test_tasks_that_always_fail_stay_alive_at_a_small_share_with_larger_groups() -> None:
     strategy = Posterior(probe_share=0.0, hard_share=0.05)
     state = strategy.start(pool(40))
@@ -187,6 +201,7 @@ def test_explanations_carry_posterior_evidence_decision_and_why() -> None:
         ({"large_group": 4}, "large_group 4 is under 8"),
         ({"probe_share": 0.4, "hard_share": 0.3}, "at most half in all"),
         ({"too_hard": 0.8}, "want 0 < low < high < 1"),
+        ({"repeat_cost": 1.0}, "repeat_cost is 1.0; want 0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, float], message: str) -> None:
