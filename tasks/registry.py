@@ -14,7 +14,7 @@ from typing import Any
 from environments.types import Group, Judged, TaskPool, Trajectory, Unjudged
 from infra.digests import digest_folder, digest_of
 from infra.registry import DIGEST_TAG, Registry
-from infra.traces import SpanRecord, TraceRecord, log_traces
+from infra.traces import MAX_TRACES, SpanRecord, TraceRecord, log_traces
 from infra.tracking import TrackedRun, Tracking
 from tasks.benchmark import BenchmarkConfig, Benchmarked
 from tasks.policies import Policy
@@ -35,6 +35,10 @@ class TrackingConfig:
     experiment: str = "longbreath"
     model_name: str = "longbreath-agent"
     traces: int = 6
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.traces <= MAX_TRACES:
+            raise ValueError(f"tracking.traces is {self.traces}; want 0 to {MAX_TRACES}")
 
 
 def settings_of(config: Any, prefix: str = "") -> Iterator[tuple[str, object]]:

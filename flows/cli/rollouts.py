@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -41,6 +42,8 @@ def record(
 
         if not command:
             raise ValueError("no command was given; want `longbreath rollouts record -- COMMAND ...`")
+        if shutil.which(command[0]) is None:
+            raise ValueError(f"no program {command[0]!r} is found on PATH; install it, or give its path")
         with served.open(common.home) as (workshop, recorder):
             started = partial(
                 record_command,

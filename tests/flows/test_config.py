@@ -70,6 +70,7 @@ def test_a_file_lies_over_the_preset_and_a_flag_over_the_file(tmp_path):
         ("training.loss_settings={max_ratio: .inf}", "want finite numbers"),
         ("training.loss_settings={max_ratio: 3", "training.loss_settings: '{max_ratio: 3' is not readable as YAML"),
         ("benchmark.bands=[3]", "add a last band of 12"),
+        ("tracking.traces=99", "want 0 to 10"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_refused_with_the_mend(flag, said):

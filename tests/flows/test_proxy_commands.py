@@ -54,6 +54,12 @@ def test_a_command_is_recorded_and_its_log_replays_to_the_same_numbers(policy, t
     assert sorted(p.name for p in (tmp_path / "p").iterdir()) == ["calls.parquet", "chains.parquet"]
 
 
+def test_a_command_that_is_not_there_is_named_before_anything_is_loaded(policy, tmp_path, capfd):
+    words = ("record", "--home", str(tmp_path), "--policy", str(policy))
+    assert call(rollouts.app, *words, "--", "nosuchcommand") == 2
+    assert "no program 'nosuchcommand' is found on PATH" in capfd.readouterr().err
+
+
 REFUSED = f"""
 import urllib.error
 def ask():
