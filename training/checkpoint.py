@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from infra.digests import digest_file
-from infra.staging import move_into_place, staging_folder
+from infra.staging import move_into_place
 from training.config import TrainConfig
 from training.distributed import World, copy_into, full_tensor
 from training.errors import TrainingError
@@ -129,8 +129,8 @@ def write(snapshot: Snapshot, folder: Path) -> None:
     """Publish a snapshot as `folder`, atomically. Raises CheckpointError if it exists, OSError on a full disk."""
     if folder.exists():
         raise CheckpointError(f"{folder} exists already; checkpoints are never overwritten")
-    with staging_folder(folder.parent) as draft:
-        made = draft / folder.name
+    with TemporaryDirectory(dir=folder.parent, prefix=".", ignore_cleanup_errors=True) as draft:
+        made = Path(draft) / folder.name
         made.mkdir()
         save_file(dict(snapshot.weights), made / FILES[0])
         save_file(dict(snapshot.optimizer), made / FILES[1])
@@ -138,8 +138,6 @@ def write(snapshot: Snapshot, folder: Path) -> None:
         digests = {name: digest_file(made / name) for name in FILES}
         (made / "manifest.json").write_text(json.dumps(digests, indent=1, sort_keys=True))
         move_into_place(made, folder)
-    with suppress(OSError):  # not empty where others stage beside
-        (folder.parent / "tmp").rmdir()
 
 
 def read(folder: Path) -> Snapshot:
