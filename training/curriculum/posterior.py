@@ -222,7 +222,8 @@ class Posterior:
         larger = self._score(beliefs, drawn, self.large)
         large = (state.columns.visits > 0) & (larger > self.large_gain * score) & (self.large <= budget)
         score = np.where(large, larger, score) * np.where(state.columns.retired == 1, self.retired_weight, 1.0)
-        score *= self._rested(state, policy_version)
+        if self.repeat_cost:  # a power for each of 100,000 tasks is a tenth of a choice
+            score *= self._rested(state, policy_version)
         score[list(taken)] = -1.0
         size = np.where(large, self.large, self.group_size)
         order = top_rows(score, budget // self.group_size)
