@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from servers import free_port, logged
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from infra.processes import child_group
@@ -43,14 +43,11 @@ def vllm_python() -> str:
 @contextmanager
 def vllm_serving(folder: Path, log: Path) -> Iterator[str]:
     """The URL of a server on the weights of `folder`; what it prints goes to `log`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # Its own loggers fill a pipe that nobody reads, so a shell gives it a file.
+    port = free_port()
     command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-    line = ["sh", "-c", 'exec "$@" >"$0" 2>&1', str(log), *command, *FLAGS, "--port", str(port)]
+    command += [*FLAGS, "--port", str(port)]
     without_ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with child_group(line, cwd=log.parent, env=without_ours | ENVIRONMENT) as server:
+    with child_group(logged(command, log), cwd=log.parent, env=without_ours | ENVIRONMENT) as server:
         url = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + START_S
         while not _answers(url):

@@ -19,6 +19,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
+from servers import free_port, logged
 from store_contract import PRODUCER, StoreContract, key_of, write, write_folder
 
 from infra.processes import child_group
@@ -63,8 +64,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, ports = tmp_path_factory.mktemp("s3"), _free_ports(2 * len(COMPONENTS))
     users = [_user(KEY, "Admin"), _user(GUEST, *(f"{act}:{BUCKET}" for act in ("Read", "Write", "List")))]
     (folder / "s3.json").write_text(json.dumps({"identities": users}))
-    logged = ["sh", "-c", 'exec "$@" > "$0" 2>&1', f"{folder}/log", *_server_command(weed, folder, ports)]
-    with child_group(logged, grace_s=0.2):
+    with child_group(logged(_server_command(weed, folder, ports), folder / "log"), grace_s=0.2):
         url = f"http://127.0.0.1:{ports[-2]}"
         _wait_until_ready(_client(url), folder / "log")
         yield url
@@ -198,7 +198,7 @@ def test_a_held_lock_is_renewed_and_a_lost_one_is_said(store: S3Store, tmp_path:
 def test_an_absent_server_wrong_keys_and_a_closed_bucket_are_said(
     store: S3Store, endpoint: str, tmp_path: Path
 ) -> None:
-    (port,) = _free_ports(1)
+    port = free_port()
     for changes, cause in [
         ({"client": _client(f"http://127.0.0.1:{port}")}, "Could not connect"),
         ({"client": _client(endpoint, secret="wrong")}, "SignatureDoesNotMatch"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from servers import free_port
 
 from training.checkpoint import Snapshot, restore
 from training.config import LoraAdapter, OptimizerConfig, TrainConfig
@@ -66,11 +66,13 @@ def two_processes(model: Path, out: Path, cases: list[TrainConfig], batches: lis
     """For each case its state, its reports' (loss, gradient norm, entropy) and log-probabilities, as rank 0 has them;
     then the last state again, saved and restored. `policy-<case>` is left in `out`."""
     (out / "inputs").write_bytes(pickle.dumps((cases, batches)))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     common = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
+    common |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [sys.executable, "-c", SCRIPT, str(model), str(out)]
     ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
     try:
